@@ -1,0 +1,1 @@
+"""The second IR: what a kernel computes, apart from how."""
