@@ -1,0 +1,91 @@
+"""Object code into executable memory.
+
+Input -> Output: the bytes of an object, names of its functions -> their addresses.
+Guarantees: a loaded object keeps its code alive; loading is safe from several threads.
+Requires: the object was made for this machine (the engine checks that before it loads).
+Not here: code generation, calling conventions (executor).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import count
+from threading import Lock
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from tilewright.core.errors import CorruptEngine
+
+_lock = Lock()
+_numbers = count()
+
+
+class LoadedObject:
+    """Functions in memory; they stay valid as long as this object exists.
+
+    Attributes:
+        exports: names of the functions that can be called.
+    """
+
+    def __init__(self, tracker: llvm.ResourceTracker, exports: tuple[str, ...]) -> None:
+        self._tracker = tracker
+        self._addresses = {name: int(tracker[name]) for name in exports}
+        self.exports = exports
+
+    def address(self, name: str) -> int:
+        """The address of a function.
+
+        Raises:
+            KeyError: it was not asked for when the object was loaded.
+        """
+        return self._addresses[name]
+
+    def function(self, name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+        """The function as a ctypes callable; it keeps the code alive and releases the GIL."""
+        made = ctypes.CFUNCTYPE(result, *arguments)(self._addresses[name])
+        made.keeps = self  # type: ignore[attr-defined]
+        return made
+
+
+def load_object(
+    code: bytes, exports: tuple[str, ...], imports: Mapping[str, int] | None = None
+) -> LoadedObject:
+    """Links object code against the C and maths libraries and ``imports``.
+
+    Args:
+        code: a relocatable object.
+        exports: names of functions that the object defines.
+        imports: addresses of further functions that the object calls.
+
+    Raises:
+        CorruptEngine: the bytes are no object for this machine, or a symbol is missing.
+    """
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name, address in (imports or {}).items():
+        builder.import_symbol(name, address)
+    for name in exports:
+        builder.export_symbol(name)
+    with _lock:
+        try:
+            tracker = builder.link(_jit(), f"tilewright.{next(_numbers)}")
+        except RuntimeError as error:
+            raise CorruptEngine(
+                f"object code cannot be loaded: {error}", remedy="build the engine on this machine"
+            ) from error
+    return LoadedObject(tracker, exports)
+
+
+@cache
+def _jit() -> llvm.LLJIT:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    if sys.platform == "linux":  # elsewhere the C library contains the maths library
+        llvm.load_library_permanently("libm.so.6")
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        reloc="pic", codemodel="small", jit=True
+    )
+    return llvm.create_lljit_compiler(machine)
