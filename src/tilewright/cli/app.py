@@ -1,0 +1,84 @@
+"""Joins the verbs to one command and turns exceptions into messages and exit codes.
+
+To add a verb: a module with one function, and a line in ``VERBS``.
+Requires: verbs import what is heavy inside their function, so that ``--help`` is quick.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import tilewright
+from tilewright.cli import bench, console, demo, run, verify
+from tilewright.cli.compile import compile_model
+from tilewright.core.errors import UserError
+
+INTERRUPTED = 130
+
+VERBS: dict[str, Callable[..., None]] = {
+    "compile": compile_model,
+    "run": run.run_model,
+    "verify": verify.verify_model,
+    "bench": bench.bench_models,
+    "demo": demo.read_picture,
+}
+
+
+class _Verbs(TyperGroup):
+    """Reports what a verb raises; the one place that decides exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the verb."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            console.print_error(error)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            console.log("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.write(f"tilewright {tilewright.__version__}")
+        raise typer.Exit
+
+
+def _top_level(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Compile neural networks to the roofline, prove the result, explain the speed."""
+    del version  # its callback has acted
+
+
+def build_app() -> typer.Typer:
+    """Returns the command with all of its verbs."""
+    app = typer.Typer(
+        name="tilewright",
+        cls=_Verbs,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_top_level)
+    for name, function in VERBS.items():
+        app.command(name)(function)
+    return app
+
+
+def run_app() -> int:
+    """Runs the command on ``sys.argv`` and returns the exit code."""
+    try:
+        build_app()()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0

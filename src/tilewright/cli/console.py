@@ -1,0 +1,92 @@
+"""Writes for the verbs: data to stdout, progress and errors to stderr, files whole or not at all.
+
+Guarantees: with ``--json`` stdout is one JSON document; an interrupted verb leaves no partial file.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.core.errors import CacheError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def write(text: str) -> None:
+    """Writes a line of data to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def write_json(value: object) -> None:
+    """Writes a value to stdout as JSON: records as objects, paths as text, arrays as lists."""
+    write(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def show(renderable: "RenderableType") -> None:
+    """Shows a table or other rich object on stdout."""
+    from rich.console import Console
+
+    Console(file=sys.stdout, highlight=False).print(renderable)
+
+
+def log(message: str) -> None:
+    """Writes a line of progress to stderr."""
+    sys.stderr.write(message + "\n")
+
+
+def print_error(error: UserError) -> None:
+    """Writes what is wrong, where, and the remedy to stderr."""
+    sys.stderr.write(f"error: {error}\n")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Gives a path to write to, which becomes ``path`` only when the block ends well.
+
+    Raises:
+        CacheError: the folder does not exist or cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise CacheError(
+            "no such folder", file=str(path.parent), remedy="make it, or choose another with -o"
+        )
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # keeps the suffix
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    except OSError as error:
+        raise CacheError(
+            error.strerror or str(error),
+            file=str(path),
+            remedy="check the permissions and the free space, or choose another with -o",
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _plain(value: object) -> object:
+    """Returns a value in the types that JSON has; NaN and infinities become text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def describe(name: str, dtype: object, shape: Iterable[object]) -> str:
+    """Returns a tensor's name, dtype and dims as text."""
+    return f"{name} {dtype}[{', '.join(str(dim) for dim in shape)}]"

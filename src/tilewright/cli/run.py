@@ -1,0 +1,101 @@
+"""``tilewright run``: runs an engine or a model once on given or random inputs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import console
+from tilewright.cli.options import (
+    Dims,
+    Inputs,
+    Json,
+    Npz,
+    Threads,
+    parse_files,
+    parse_sizes,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tilewright import Engine
+
+
+def run_model(
+    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    inputs: Inputs = None,
+    npz: Npz = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="Random values for inputs that are not given.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --random.")] = 0,
+    dim: Dims = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs here."),
+    ] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Run an engine file, or a model that is compiled first, and describe its outputs."""
+    files, sizes = parse_files(inputs), parse_sizes(dim)
+
+    engine = open_engine(model, threads)
+    feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
+    outputs = engine.run(feeds)
+    if output is not None:
+        import numpy as np
+
+        with console.whole_file(output) as unfinished, unfinished.open("wb") as file:
+            np.savez(file, **outputs)
+    summary = {name: _summarise(array) for name, array in outputs.items()}
+    if as_json:
+        console.write_json(summary)
+        return
+    for name, facts in summary.items():
+        text = "  ".join(f"{key} {value}" for key, value in facts.items())
+        console.write(f"{name}  {text}")
+
+
+def open_engine(model: Path, threads: int | None) -> "Engine":
+    """Loads an engine file, or compiles a model."""
+    import tilewright as tw
+
+    if model.suffix == ".tw":
+        return tw.load(model)
+    console.log(f"compiling {model}")
+    return tw.compile(model, target="cpu", threads=threads)
+
+
+def gather_feeds(
+    engine: "Engine",
+    files: Mapping[str, Path],
+    npz: Path | None,
+    *,
+    random: bool,
+    sizes: Mapping[str, int],
+    seed: int = 0,
+) -> "dict[str, npt.NDArray[Any]]":
+    """Reads the inputs from files, and makes random ones of the rest if asked to.
+
+    What is still missing or does not fit, the engine reports.
+    """
+    from tilewright.compiler.feeds import InputSpec, load_npy, load_npz, random_feeds
+
+    feeds = load_npz(npz) if npz is not None else {}
+    feeds.update((name, load_npy(file)) for name, file in files.items())
+    if random:
+        missing = [spec for spec in engine.inputs if spec.name not in feeds]
+        specs = [InputSpec.of(spec.name, spec.dtype, spec.shape) for spec in missing]
+        feeds.update(random_feeds(specs, sizes, seed))
+    return feeds
+
+
+def _summarise(array: "npt.NDArray[Any]") -> dict[str, object]:
+    facts: dict[str, object] = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.size and array.dtype.kind in "fiu":
+        values = array.astype("float64")
+        facts.update(min=float(values.min()), max=float(values.max()), mean=float(values.mean()))
+    return facts

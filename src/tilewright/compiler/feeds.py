@@ -1,0 +1,114 @@
+"""Makes the arrays that a model is fed with: from files, or random from a seed.
+
+Input specs (name, dtype, shape with symbolic dims) -> arrays by input name.
+Guarantees: the same specs, sizes and seed give the same arrays.
+Not here: whether the arrays fit a model, which the engine checks itself.
+"""
+
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core import dtypes
+from tilewright.core.errors import BadOption, UserError
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+MAX_RANDOM_INTEGER = 2  # exclusive: 0 and 1 are valid as ids, masks and flags alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """An input: its name, its dtype's name in ``core.dtypes``, its dims, symbolic ones as names."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    @staticmethod
+    def of(name: str, dtype: object, shape: Iterable[object]) -> "InputSpec":
+        """Makes a spec of dims that are integers, text, or ``None`` or -1 where they have no name.
+
+        A dim without a name gets one from the input and the axis, ``x.0``.
+        """
+        dims: list[int | str] = []
+        for axis, dim in enumerate(shape):
+            text = "" if dim is None else str(dim)
+            unnamed = text in ("", "?", "-1")
+            dims.append(f"{name}.{axis}" if unnamed else int(text) if text.isdecimal() else text)
+        return InputSpec(name=name, dtype=str(dtype), shape=tuple(dims))
+
+
+def load_npz(path: Path) -> Arrays:
+    """Returns the arrays of an ``.npz`` file by name.
+
+    Raises:
+        UserError: there is no such file, or it is none that NumPy reads without pickle.
+    """
+    try:
+        arrays = np.load(path, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise UserError("holds one array", file=str(path), remedy="use --input NAME=FILE")
+        with arrays:
+            return {name: arrays[name] for name in arrays}
+    except FileNotFoundError:
+        raise UserError("no such file", file=str(path), remedy="check the path") from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        remedy = "write it with numpy.savez"
+        raise UserError(f"not an .npz file: {error}", file=str(path), remedy=remedy) from None
+
+
+def load_npy(path: Path) -> npt.NDArray[Any]:
+    """Returns the array of an ``.npy`` file.
+
+    Raises:
+        UserError: there is no such file, or it is none that NumPy reads without pickle.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise UserError("no such file", file=str(path), remedy="check the path") from None
+    except (ValueError, EOFError) as error:
+        remedy = "write it with numpy.save"
+        raise UserError(f"not an .npy file: {error}", file=str(path), remedy=remedy) from None
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise UserError("holds several arrays", file=str(path), remedy="use --npz FILE")
+    return array
+
+
+def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int = 0) -> Arrays:
+    """Returns random arrays: standard normal numbers, or 0 and 1 where the dtype is no float.
+
+    Args:
+        specs: the inputs.
+        sizes: the size of each symbolic dim.
+        seed: of the random numbers.
+
+    Raises:
+        BadOption: a symbolic dim has no size, or a size is for a dim that no input has.
+    """
+    dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
+    if missing := sorted(dims - set(sizes)):
+        remedy = " ".join(f"--dim {name}=SIZE" for name in missing)
+        raise BadOption(f"no size for the symbolic dims {missing}", remedy=f"give {remedy}")
+    if unknown := sorted(set(sizes) - dims):
+        raise BadOption(f"no input has a dim {unknown}", remedy=f"the dims are {sorted(dims)}")
+    rng = np.random.default_rng(seed)
+    feeds: Arrays = {}
+    for spec in specs:
+        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+        dtype = dtypes.BY_NAME[spec.dtype]
+        if dtype.kind in (dtypes.Kind.STRING, dtypes.Kind.COMPLEX):
+            message = f"input {spec.name} is {dtype}, which cannot be random"
+            raise BadOption(message, remedy="give it in a file")
+        if dtype.is_float:
+            feeds[spec.name] = rng.standard_normal(shape, np.float32).astype(dtype.numpy)
+        else:
+            feeds[spec.name] = rng.integers(0, MAX_RANDOM_INTEGER, shape).astype(dtype.numpy)
+    return feeds
