@@ -1,1 +1,1 @@
-"""Models as graphs: import, normal form, shapes, reference values, passes.  The only home of onnx and onnx-ir."""
+"""Models as graphs: import, normal form, shapes, reference, passes.  The only home of ONNX."""

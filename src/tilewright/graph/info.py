@@ -1,7 +1,8 @@
-"""What is known of tensors and nodes before anything runs: types, symbolic shapes, contents, parameters.
+"""What is known of tensors and nodes before anything runs: types, symbolic shapes, contents.
 
 Input -> Output: ``graph.shapes.infer`` fills these; lowering and passes read them.
-Guarantees: a name in a shape is a graph input's dim, or a symbol that some ``Binding`` sets at run time.
+Guarantees: a name in a shape is a graph input's dim, or a symbol that a ``Binding`` sets at run
+time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class TensorInfo:
     Attributes:
         dtype: its element type.
         shape: its dims.
-        content: its elements where they are known: an ordinary array for constants, an object array of
-            ``Dim`` for integer tensors computed from shapes; None otherwise.
-        container: ``tensor``, ``sequence`` or ``optional`` (then dtype/shape describe the elements, and
-            shape is None when they differ or are unknown).
+        content: its elements where they are known: an ordinary array for constants, an object array
+            of ``Dim`` for integer tensors computed from shapes; None otherwise.
+        container: ``tensor``, ``sequence`` or ``optional`` (then dtype/shape describe the elements,
+            and shape is None when they differ or are unknown).
     """
 
     dtype: DType
@@ -74,7 +75,7 @@ class NodeInfo:
 
     Attributes:
         outputs: one entry for each output position (None where the output is absent).
-        params: named integer parameters in normal form, static or symbolic (``starts`` of a Slice ...).
+        params: named integer parameters in normal form, static or symbolic (``starts`` of a Slice).
         bindings: symbols that must be set before the node runs.
     """
 

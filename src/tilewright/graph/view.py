@@ -1,8 +1,8 @@
 """A plain, read-only picture of a graph: what shape rules, the reference and lowering read.
 
-Input -> Output: ``graph.load`` and passes work on ``onnx_ir.Model``; ``graph.load.view(model)`` gives this.
-Guarantees: no onnx types; value names are unique over a graph and all of its sub-graphs (a sub-graph may
-read names of the graphs around it); nodes are in topological order.
+Input -> Output: passes work on ``onnx_ir.Model``; ``graph.load.view(model)`` gives this.
+Guarantees: no onnx types; value names are unique over a graph and all of its sub-graphs (a
+sub-graph may read names of the graphs around it); nodes are in topological order.
 Not here: building or editing graphs.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,7 @@ from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim
 
 Array = npt.NDArray[Any]
-Attribute = (
-    int
-    | float
-    | str
-    | bytes
-    | Sequence[int]
-    | Sequence[float]
-    | Sequence[str]
-    | Array
-    | "GraphView"
-)
+Attribute: TypeAlias = "int | float | str | bytes | Sequence[Any] | Array | GraphView | ValueView"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
