@@ -45,6 +45,7 @@ from tilewright.kernel.ir import (
     identity_of,
     walk,
 )
+from tilewright.kernel.text import store_roots
 
 Array = npt.NDArray[Any]
 # A value and, where some lanes are not usable, the code of the fault in each lane (0: usable).
@@ -333,10 +334,11 @@ class _Run:
         bad = np.zeros(indices[0].shape, np.bool_)
         for index, size in zip(indices, array.shape, strict=True):
             bad |= (index < 0) | (index >= size)
+        earlier = _worst(*(fault for _, fault in operands))
+        if earlier is not None:
+            bad &= earlier == 0
         text = f"load of {node.buffer}{list(array.shape)} out of bounds"
-        fault = _worst(
-            *(fault for _, fault in operands), self.fault(bad, text, tuple(indices), InternalError)
-        )
+        fault = _worst(earlier, self.fault(bad, text, tuple(indices), InternalError))
         if not array.size:
             return np.zeros(bad.shape, array.dtype), fault
         inside = tuple(
@@ -418,12 +420,6 @@ def _reads_own_stores(stage: Stage) -> bool:
     stored = {store.buffer for store in stage.stores}
     roots = [root for store in stage.stores for root in store_roots(store)]
     return any(isinstance(node, Load) and node.buffer in stored for node in walk(*roots))
-
-
-def store_roots(store: Store) -> tuple[Expr, ...]:
-    """The expressions of a store: its index, value and guard."""
-    guard = () if store.guard is None else (store.guard,)
-    return (*store.index, store.value, *guard)
 
 
 def _blocks(
