@@ -1,8 +1,8 @@
 """What a legal kernel is.
 
-Input -> Output: a ``Kernel`` -> nothing, or ``InternalError`` with the rule, the place and the text.
-Guarantees: operations have operands of allowed types; axes are bound once; loads and stores fit their
-buffers; parallel points of a stage do not depend on each other, as far as can be seen from the indices.
+Input -> Output: a ``Kernel`` -> nothing, or ``InternalError`` with the broken rule and the text.
+Guarantees: operands have allowed types; axes are bound once; loads and stores fit their buffers;
+parallel points of a stage do not depend on each other, as far as the indices show.
 Not here: bounds of indices (the interpreter and checked builds test those).
 """
 
