@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+PIP := $(PYTHON) -m pip install -qq --disable-pip-version-check
 WORKERS ?= auto
 
 .PHONY: demo test lint bench lock clean

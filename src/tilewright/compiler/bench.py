@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.compiler.bench_worker import OPENERS
 from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
 from tilewright.core.errors import BadOption, InternalError, UserError, VerificationFailed
 
 OURS = "tilewright"
-CONTENDERS = (OURS, "onnxruntime", "openvino", "torch")
+PEERS = tuple(name for name in OPENERS if name != OURS)
 SETTLE_S = 0.02  # before a batch: the other contenders' threads stop spinning meanwhile
 
 
@@ -67,6 +68,7 @@ class Comparison:
     model: str
     threads: int
     device: str
+    commit: str | None
     inputs: Mapping[str, str]
     timings: Sequence[Timing]
     ratio_min: Mapping[str, float]
@@ -96,8 +98,8 @@ def bench(
         VerificationFailed: outputs differ by more than the tolerance; nothing is timed then.
         UserError: a contender cannot run the model.
     """
-    if unknown := sorted(set(options.peers) - set(CONTENDERS[1:])):
-        raise BadOption(f"unknown peers {unknown}", remedy=f"choose from {list(CONTENDERS[1:])}")
+    if unknown := sorted(set(options.peers) - set(PEERS)):
+        raise BadOption(f"unknown peers {unknown}", remedy=f"choose from {list(PEERS)}")
     if not options.peers:
         raise BadOption("there is nothing to compare with", remedy="name a peer in --against")
     say = progress or (lambda _: None)
@@ -117,6 +119,7 @@ def bench(
         model=model.name,
         threads=options.threads,
         device=describe_device(),
+        commit=describe_commit(),
         inputs={name: f"{array.dtype}{list(array.shape)}" for name, array in feeds.items()},
         timings=timings,
         ratio_min={t.contender: t.min_us / ours.min_us for t in timings[:-1]},
@@ -226,6 +229,17 @@ def describe_device() -> str:
         names = [line for line in table.read_text().splitlines() if line.startswith("model name")]
         name = names[0].partition(":")[2].strip() if names else name
     return f"{name}, {os.cpu_count()} processors"
+
+
+def describe_commit() -> str | None:
+    """Returns the source tree's commit, with ``-dirty`` after changes; ``None`` outside one."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", os.fspath(folder), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # there is no git
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def _default_feeds(

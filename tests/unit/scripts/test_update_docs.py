@@ -1,0 +1,62 @@
+"""README.md says what was measured."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import update_docs
+
+
+def _comparison(model: str, threads: int) -> dict[str, Any]:
+    def timing(contender: str, version: str, median_us: float) -> dict[str, object]:
+        return {"contender": contender, "version": version, "median_us": median_us}
+
+    return {
+        "model": model,
+        "threads": threads,
+        "device": "A CPU, 2 processors",
+        "timings": [
+            timing("onnxruntime", "1.32.0", 3000.0),
+            timing("tilewright", "0.1.0", 2000.0),
+        ],
+        "ratio_median": {"onnxruntime": 1.5},
+        "ratio_min": {"onnxruntime": 1.25},
+    }
+
+
+def test_rows_are_sorted_and_name_the_machine() -> None:
+    text = update_docs.table([_comparison("b.onnx", 1), _comparison("a.onnx", 2)])
+    rows = [line for line in text.splitlines() if "onnxruntime" in line]
+    assert rows == [
+        "| a | 2 | 2.000 | onnxruntime 1.32.0 | 1.50 | 1.25 |",
+        "| b | 1 | 2.000 | onnxruntime 1.32.0 | 1.50 | 1.25 |",
+    ]
+    assert text.endswith("On A CPU, 2 processors; Tilewright 0.1.0.\n")
+
+
+def test_without_results_the_page_says_so(tmp_path: Path) -> None:
+    assert update_docs.load_results(tmp_path) == []
+    assert update_docs.table([]) == "No measured results yet.\n"
+
+
+def test_only_what_is_between_the_markers_changes() -> None:
+    page = f"before\n{update_docs.BEGIN}old\n{update_docs.END}\nafter\n"
+    wanted = f"before\n{update_docs.BEGIN}new\n{update_docs.END}\nafter\n"
+    assert update_docs.filled(page, "new\n") == wanted
+    with pytest.raises(ValueError, match="substring not found"):
+        update_docs.filled("no markers", "new\n")
+
+
+def test_check_refuses_a_page_that_is_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"{update_docs.BEGIN}made up\n{update_docs.END}\n", encoding="utf-8")
+    monkeypatch.setattr(update_docs, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
+    assert update_docs.main() == 1
+    assert "made up" in page.read_text(encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["update_docs.py"])
+    assert update_docs.main() == 0
+    monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
+    assert update_docs.main() == 0
