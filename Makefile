@@ -23,6 +23,7 @@ lint: $(VENV)/.demo-stamp $(VENV)/.dev-stamp
 	$(VENV)/bin/mypy
 	PYTHONPATH=src $(VENV)/bin/lint-imports
 	$(PYTHON) scripts/check_file_sizes.py
+	$(PYTHON) scripts/update_docs.py --check
 
 bench: $(VENV)/.demo-stamp
 	@test -n "$(MODEL)" || { echo "usage: make bench MODEL=path/to/model.onnx" >&2; exit 2; }
