@@ -55,20 +55,22 @@ def bench_models(
 
 
 def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title="a ratio above 1: Tilewright is faster")
-    columns = ("model", "threads", "runtime", "min ms", "median ms", "ratio min", "ratio median")
-    for number, title in enumerate((*columns, "error")):
-        table.add_column(title, justify="right" if number > 2 else "left")
+    table = Table(title="a ratio above 1: Tilewright is faster", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column("runtime", no_wrap=True)
+    for title in ("threads", "min ms", "median ms", "ratio min", "median", "error"):
+        table.add_column(title, justify="right", no_wrap=True)
     for comparison in comparisons:
         for timing in comparison.timings:
             ratios = (comparison.ratio_min, comparison.ratio_median)
             name = timing.contender
             table.add_row(
                 comparison.model,
+                name,
                 str(comparison.threads),
-                f"{name} {timing.version} ({timing.precision})",
                 f"{timing.min_us / 1e3:.3f}",
                 f"{timing.median_us / 1e3:.3f}",
                 *(f"{ratio[name]:.2f}" if name in ratio else "" for ratio in ratios),
@@ -76,4 +78,6 @@ def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
             )
         table.add_section()
     console.show(table)
+    for timing in comparisons[0].timings:
+        console.write(f"{timing.contender} {timing.version}, precision: {timing.precision}")
     console.write(comparisons[0].device)

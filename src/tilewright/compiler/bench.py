@@ -102,6 +102,8 @@ def bench(
         raise BadOption(f"unknown peers {unknown}", remedy=f"choose from {list(PEERS)}")
     if not options.peers:
         raise BadOption("there is nothing to compare with", remedy="name a peer in --against")
+    if not model.is_file():
+        raise UserError("no such file", file=os.fspath(model), remedy="check the path")
     say = progress or (lambda _: None)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))

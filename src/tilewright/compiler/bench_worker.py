@@ -9,6 +9,7 @@ To add a contender: a function that opens a model, and a line in ``OPENERS``.
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -192,6 +193,9 @@ def main() -> None:
     contender, model, threads = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends this process
     _limit_processors(int(threads))
     serve(contender, Path(model), int(threads), answers)
 

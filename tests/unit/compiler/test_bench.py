@@ -56,6 +56,11 @@ def test_bad_peers_are_refused(peers: tuple[str, ...], message: str, model: Path
         bench.bench(model, BenchOptions(peers=peers))
 
 
+def test_a_missing_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        bench.bench(tmp_path / "none.onnx", BenchOptions())
+
+
 def test_a_contender_tells_its_inputs_runs_and_is_timed(model: Path, tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.savez(tmp_path / "feeds.npz", x=x)
