@@ -11,6 +11,8 @@ from tilewright.cli.options import Dims, Json, Npz, parse_counts, parse_list, pa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table
+
     from tilewright.compiler.bench import Comparison
 
 
@@ -55,29 +57,29 @@ def bench_models(
 
 
 def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title="a ratio above 1: Tilewright is faster", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    table.add_column("runtime", no_wrap=True)
-    for title in ("threads", "min ms", "median ms", "ratio min", "median", "error"):
-        table.add_column(title, justify="right", no_wrap=True)
     for comparison in comparisons:
-        for timing in comparison.timings:
-            ratios = (comparison.ratio_min, comparison.ratio_median)
-            name = timing.contender
-            table.add_row(
-                comparison.model,
-                name,
-                str(comparison.threads),
-                f"{timing.min_us / 1e3:.3f}",
-                f"{timing.median_us / 1e3:.3f}",
-                *(f"{ratio[name]:.2f}" if name in ratio else "" for ratio in ratios),
-                f"{timing.error:.1e}",
-            )
-        table.add_section()
-    console.show(table)
+        console.show(_table(comparison))
+    console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
     for timing in comparisons[0].timings:
         console.write(f"{timing.contender} {timing.version}, precision: {timing.precision}")
     console.write(comparisons[0].device)
+
+
+def _table(comparison: "Comparison") -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"{comparison.model}, {comparison.threads} thread(s)", title_justify="left")
+    table.add_column("runtime")
+    for title in ("min ms", "median ms", "ratio of minima", "of medians", "error"):
+        table.add_column(title, justify="right")
+    for timing in comparison.timings:
+        name = timing.contender
+        ratios = (comparison.ratio_min, comparison.ratio_median)
+        table.add_row(
+            name,
+            f"{timing.min_us / 1e3:.3f}",
+            f"{timing.median_us / 1e3:.3f}",
+            *(f"{ratio[name]:.2f}" if name in ratio else "" for ratio in ratios),
+            f"{timing.error:.1e}",
+        )
+    return table
