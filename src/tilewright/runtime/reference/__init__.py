@@ -1,0 +1,90 @@
+"""The NumPy meaning of every ONNX operator.
+
+`evaluate` runs one operator; it serves the float64 reference, the executor's last resort for
+interpreted operators, and constant folding. To add an operator: implement it in the file of its
+family with `@operator`; a new family also needs an import here.
+"""
+
+from tilewright.runtime.reference import (
+    attention,
+    control_flow,
+    conv,
+    create,
+    detection,
+    elementwise,
+    gather_scatter,
+    image,
+    loss,
+    math,
+    matmul,
+    ml,
+    ml_svm,
+    ml_trees,
+    normalization,
+    pool,
+    quantization,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    sequence,
+    shape,
+    signal,
+    sort,
+    strings,
+    training,
+)
+from tilewright.runtime.reference.registry import (
+    Call,
+    OperatorError,
+    Outputs,
+    Subgraph,
+    Value,
+    evaluate,
+    operator,
+    operators,
+    supported,
+)
+
+FAMILIES = (
+    attention,
+    control_flow,
+    conv,
+    create,
+    detection,
+    elementwise,
+    gather_scatter,
+    image,
+    loss,
+    math,
+    matmul,
+    ml,
+    ml_svm,
+    ml_trees,
+    normalization,
+    pool,
+    quantization,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    sequence,
+    shape,
+    signal,
+    sort,
+    strings,
+    training,
+)  # importing a family registers its operators
+
+__all__ = [
+    "Call",
+    "FAMILIES",
+    "OperatorError",
+    "Outputs",
+    "Subgraph",
+    "Value",
+    "evaluate",
+    "operator",
+    "operators",
+    "supported",
+]
