@@ -9,6 +9,7 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip install -qq --disable-pip-version-check
 WORKERS ?= auto
 
+.NOTPARALLEL:
 .PHONY: demo test lint bench lock clean
 
 demo: $(VENV)/.demo-stamp
