@@ -289,11 +289,11 @@ class Instructions:
             return self.insert(self.insert(pair, a, 0), b, 1)
         return self.shuffle(a, b, range(2 * a.type.lanes))
 
-    def iota(self, kind: Type) -> Value:
-        """0, 1, 2 ... in an integer type."""
+    def iota(self, kind: Type, step: int = 1) -> Value:
+        """0, step, 2 step ... in an integer type."""
         if not kind.is_vector:
             return constant(kind, 0)
-        return lane_constants(kind, list(range(kind.lanes)))
+        return lane_constants(kind, [lane * step for lane in range(kind.lanes)])
 
     def reduce(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
         """Combines all lanes in a fixed order: halves for powers of two, else one by one."""
