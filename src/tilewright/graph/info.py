@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim
+from tilewright.runtime.program import DimsArg, LiteralArg, TensorArg
+
+__all__ = ["Binding", "DimsArg", "LiteralArg", "NodeInfo", "TensorArg", "TensorInfo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +37,6 @@ class TensorInfo:
     shape: tuple[Dim, ...] | None
     content: npt.NDArray[Any] | None = None
     container: str = "tensor"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorArg:
-    """A binding's argument: the contents of a tensor, on the host, at run time."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class DimsArg:
-    """A binding's argument: sizes known when the binding runs."""
-
-    dims: tuple[Dim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LiteralArg:
-    """A binding's argument: a JSON value."""
-
-    value: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,589 @@
+"""Scalar expressions to instructions, many copies at a time.
+
+Input -> Output: an ``Expr`` and a variant (which copy of each unrolled axis) -> a ``Value``.
+Guarantees: a sub-expression is computed once for all variants that it does not distinguish; reductions run
+one loop for all variants together; masked lanes touch no memory; untaken branches are not executed.
+Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning of operations (scalar).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
+from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
+from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
+from tilewright.codegen.cpu.memory import load_element
+from tilewright.codegen.cpu.scalar import emit_op
+from tilewright.core.dtypes import DType
+from tilewright.core.errors import InternalError
+from tilewright.core.shape import Dim
+from tilewright.kernel.affine import Affine
+from tilewright.kernel.ir import (
+    Axis,
+    AxisVar,
+    Call,
+    Cast,
+    Const,
+    DimValue,
+    Expr,
+    Load,
+    Reduce,
+    identity_of,
+    walk,
+)
+from tilewright.kernel.nest import Nest
+
+ONE = Dim.of(1)
+Variant = tuple[int, ...]
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is known inside one block: values, and partial addresses by access."""
+
+    values: dict[tuple[object, ...], Value] = field(default_factory=dict)
+    partials: dict[int, list[tuple[frozenset[str], tuple[object, ...], Value]]] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(slots=True)
+class Frame:
+    """Where evaluation stands: axis positions, unrolled axes, lanes, masks, known values.
+
+    Attributes:
+        position: axis -> its first index (of copy 0, lane 0).
+        unrolled: axis -> (place in a variant, distance between copies).
+        copies: axis -> number of copies.
+        vector: the axis that lanes run along, or None.
+        lanes: lanes of a vector.
+        tails: lane masks by copy of the vector axis (absent: all lanes).
+        guard: lane mask from enclosing selects, or None.
+        branches: number of enclosing branches that only some variants take.
+        scopes: what is known, innermost last.
+    """
+
+    position: dict[str, Value] = field(default_factory=dict)
+    unrolled: dict[str, tuple[int, int]] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    vector: str | None = None
+    lanes: int = 1
+    tails: dict[int, Value] = field(default_factory=dict)
+    guard: Value | None = None
+    branches: int = 0
+    scopes: list[Scope] = field(default_factory=lambda: [Scope()])
+
+
+class Evaluator:
+    """Evaluates the expressions of one nest inside one function."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        nest: Nest,
+        layout: ArgumentLayout,
+        args: Value,
+        reduce_lanes: int,
+    ) -> None:
+        self.b = builder
+        self.nest = nest
+        self.layout = layout
+        self.args = args
+        self.reduce_lanes = reduce_lanes
+        self.frame = Frame()
+        self.stored = {store.buffer for store in nest.stage.stores}
+        self._dims: dict[Dim, Value] = {}
+        self._pointers: dict[str, Value] = {}
+        for dim in layout.dims:
+            self._dims[dim] = self.slot(layout.dim_slot(dim), I64)
+        for name in layout.buffers:
+            self._pointers[name] = self.slot(layout.buffer_slot(name), PTR)
+
+    # --- small parts -----------------------------------------------------------------------------
+
+    def slot(self, number: int, kind: object) -> Value:
+        """A word of the argument block."""
+        return self.b.load(kind, self.b.gep(self.args, number, 8), 8)  # type: ignore[arg-type]
+
+    def dim(self, dim: Dim) -> Value:
+        """A size as i64."""
+        return index(dim.const) if dim.is_const else self._dims[dim]
+
+    def pointer(self, buffer: str) -> Value:
+        """A buffer's address."""
+        return self._pointers[buffer]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Values found inside are forgotten at the end."""
+        self.frame.scopes.append(Scope())
+        yield
+        self.frame.scopes.pop()
+
+    def project(self, axes: frozenset[str], variant: Variant) -> tuple[object, ...]:
+        """The part of a variant that a value with these dependencies can see."""
+        return tuple(
+            (place, variant[place])
+            for axis, (place, _) in self.frame.unrolled.items()
+            if axis in axes
+        )
+
+    def _recall(self, key: tuple[object, ...]) -> Value | None:
+        for scope in reversed(self.frame.scopes):
+            found = scope.values.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def _remember(self, key: tuple[object, ...], value: Value) -> Value:
+        self.frame.scopes[-1].values[key] = value
+        return value
+
+    def at(self, axis: str, variant: Variant) -> Value:
+        """The (first lane's) index on an axis for a variant."""
+        start = self.frame.position[axis]
+        place, distance = self.frame.unrolled.get(axis, (-1, 0))
+        return self.b.add(start, index(variant[place] * distance)) if place >= 0 else start
+
+    def mask(self, variant: Variant) -> Value | None:
+        """The active lanes of a variant; None means all."""
+        vector = self.frame.vector
+        tail = None
+        if vector is not None:
+            place, _ = self.frame.unrolled.get(vector, (-1, 0))
+            tail = self.frame.tails.get(variant[place] if place >= 0 else 0)
+        guard = self.frame.guard
+        if tail is None or guard is None:
+            return tail if guard is None else guard
+        return self.b.and_(tail, guard)
+
+    def splat(self, value: Value) -> Value:
+        """The value in every lane of the current vectors."""
+        return self.b.splat(value, self.frame.lanes) if self.frame.vector else value
+
+    def is_vector(self, expr: Expr) -> bool:
+        """True when the lanes of an expression may differ."""
+        return self.frame.vector is not None and self.frame.vector in self.nest.depends(expr)
+
+    # --- expressions -----------------------------------------------------------------------------
+
+    def value(self, expr: Expr, variant: Variant) -> Value:
+        """The expression's value for one variant: a scalar, or a vector if lanes may differ."""
+        if isinstance(expr, Const):
+            return emit_constant(expr.value, expr.dtype)
+        if isinstance(expr, DimValue):
+            return self.dim(expr.dim)
+        key = (id(expr), *self.project(self.nest.depends(expr), variant))
+        found = self._recall(key)
+        if found is not None:
+            return found
+        if isinstance(expr, Reduce):
+            self._reduce(expr, variant)
+            found = self._recall(key)
+            if found is None:
+                raise InternalError("a reduction left no value")
+            return found
+        return self._remember(key, self._compute(expr, variant))
+
+    def _compute(self, expr: Expr, variant: Variant) -> Value:
+        match expr:
+            case AxisVar():
+                return self._axis(expr.name, variant)
+            case Load():
+                return self._load(expr, variant)
+            case Cast():
+                return self._cast(expr, variant)
+            case Call():
+                if expr.op == "select":
+                    return self._select(expr, variant)
+                if expr.op == "checked_index":
+                    return self._checked(expr, variant)
+                args = [self.value(arg, variant) for arg in expr.args]
+                lanes = max(arg.type.lanes for arg in args)
+                spread = [self.b.splat(arg, lanes) for arg in args]
+                return emit_op(self.b, expr.op, spread, expr.args[0].dtype)
+        raise InternalError(f"no code for {type(expr).__name__}")
+
+    def _axis(self, axis: str, variant: Variant) -> Value:
+        start = self.at(axis, variant)
+        if axis != self.frame.vector:
+            return start
+        spread = self.splat(start)
+        return self.b.add(spread, self.b.iota(spread.type))
+
+    def _cast(self, expr: Cast, variant: Variant) -> Value:
+        arg = self.value(expr.arg, variant)
+        return emit_cast(
+            self.b, arg, expr.arg.dtype, expr.dtype, saturate=expr.saturate, bits=expr.bits
+        )
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def partial(self, form: Affine, key: int, variant: Variant) -> Value:
+        """The sum of the terms on bound axes; remembered, so that outer loops compute it once."""
+        bound = frozenset(axis for axis in form.terms if axis in self.frame.position)
+        total: Value | None = None
+        done: frozenset[str] = frozenset()
+        for scope in reversed(self.frame.scopes):
+            for axes, seen, value in scope.partials.get(key, ()):
+                if (total is None or len(axes) > len(done)) and axes <= bound:
+                    if seen == self.project(axes, variant):
+                        total, done = value, axes
+        if total is None:
+            total = self.dim(form.offset)
+        elif done == bound:
+            return total
+        for axis in sorted(bound - done):
+            step = self.b.mul(self.at(axis, variant), self.dim(form.terms[axis]))
+            total = self.b.add(total, step)
+        known = self.frame.scopes[-1].partials.setdefault(key, [])
+        known.append((bound, self.project(bound, variant), total))
+        return total
+
+    def place(self, form: Affine, key: int, variant: Variant) -> tuple[Value, int | Value | None]:
+        """Element index and lane stride (0: one scalar; None: the index already has lanes)."""
+        if not all(axis in self.frame.position for axis in form.terms):
+            raise InternalError(f"unbound axes in {form}")
+        start = self.partial(form, key, variant)
+        vector = self.frame.vector
+        for part, factor in form.rest:
+            value = self.value(part, variant)
+            scale = self.b.splat(self.dim(factor), value.type.lanes)
+            scaled = self.b.mul(value, scale)
+            lanes = max(scaled.type.lanes, start.type.lanes)
+            start = self.b.add(self.b.splat(start, lanes), self.b.splat(scaled, lanes))
+        stride = form.terms.get(vector) if vector is not None else None
+        if start.type.lanes > 1:
+            if stride is not None:
+                steps = self.b.mul(self.b.iota(start.type), self.splat(self.dim(stride)))
+                start = self.b.add(start, steps)
+            return start, None
+        if stride is None:
+            return start, 0
+        return start, stride.const if stride.is_const else self.dim(stride)
+
+    def _load(self, expr: Load, variant: Variant) -> Value:
+        where, stride = self.place(self.nest.loads[id(expr)], id(expr), variant)
+        pointer = self.pointer(expr.buffer)
+        mask = self.mask(variant)
+        if stride == 0:
+            if mask is None:
+                return load_element(self.b, pointer, where, expr.dtype, 1, stride=1, mask=None)
+            return self._guarded_scalar_load(pointer, where, expr.dtype, mask)
+        return load_element(
+            self.b, pointer, where, expr.dtype, self.frame.lanes, stride=stride, mask=mask
+        )
+
+    def _guarded_scalar_load(self, pointer: Value, where: Value, dtype: DType, mask: Value) -> Value:
+        """One element for all lanes, read only if some lane is active."""
+        if self.frame.guard is None:
+            # The tail alone always has an active lane.
+            return load_element(self.b, pointer, where, dtype, 1, stride=1, mask=None)
+        active = self.b.any_lane(mask)
+        safe = self.b.select(active, where, index(0))
+        zero = constant(register_type(dtype, 1), 0)
+        return self.b.if_else(
+            active,
+            lambda: load_element(self.b, pointer, safe, dtype, 1, stride=1, mask=None),
+            lambda: zero,
+        )
+
+    # --- choice ----------------------------------------------------------------------------------
+
+    def _select(self, expr: Call, variant: Variant) -> Value:
+        condition = self.value(expr.args[0], variant)
+        then, otherwise = expr.args[1], expr.args[2]
+        if all(_is_safe(branch) for branch in (then, otherwise)):
+            return self._blend(condition, self.value(then, variant), self.value(otherwise, variant))
+        vector = condition.type.lanes > 1 or self.is_vector(then) or self.is_vector(otherwise)
+        heavy = any(isinstance(node, Reduce) for node in walk(then, otherwise))
+        if vector and (condition.type.lanes > 1 or not heavy):
+            left = self._under(condition, then, variant)
+            right = self._under(self.b.not_(condition), otherwise, variant)
+            return self._blend(condition, left, right)
+        return self.b.if_else(
+            condition,
+            lambda: self._in_branch(then, variant, vector),
+            lambda: self._in_branch(otherwise, variant, vector),
+        )
+
+    def _in_branch(self, expr: Expr, variant: Variant, vector: bool) -> Value:
+        self.frame.branches += 1
+        with self.scope():
+            value = self.value(expr, variant)
+            value = self.splat(value) if vector else value
+        self.frame.branches -= 1
+        return value
+
+    def _under(self, condition: Value, expr: Expr, variant: Variant) -> Value:
+        """Evaluates a branch with the lanes of the condition only."""
+        if _is_safe(expr):
+            return self.value(expr, variant)
+        saved = self.frame.guard
+        mask = self.splat(condition)
+        self.frame.guard = mask if saved is None else self.b.and_(saved, mask)
+        with self.scope():
+            value = self.value(expr, variant)
+        self.frame.guard = saved
+        return value
+
+    def _blend(self, condition: Value, then: Value, otherwise: Value) -> Value:
+        lanes = max(condition.type.lanes, then.type.lanes, otherwise.type.lanes)
+        if condition.type.lanes > 1:
+            condition = self.b.splat(condition, lanes)
+        return self.b.select(condition, self.b.splat(then, lanes), self.b.splat(otherwise, lanes))
+
+    def _checked(self, expr: Call, variant: Variant) -> Value:
+        """Wraps a negative index once; outside of the range it reports and yields 0."""
+        position, size = (self.value(arg, variant) for arg in expr.args)
+        lanes = max(position.type.lanes, size.type.lanes)
+        position, size = self.b.splat(position, lanes), self.b.splat(size, lanes)
+        zero = constant(position.type, 0)
+        negative = self.b.icmp("slt", position, zero)
+        wrapped = self.b.select(negative, self.b.add(position, size), position)
+        bad = self.b.icmp("uge", wrapped, size)
+        mask = self.mask(variant) if self.frame.vector else None
+        if mask is not None:
+            active = mask if lanes > 1 else self.b.any_lane(mask)
+            bad = self.b.and_(bad, active)
+        with self.b.when(self.b.any_lane(bad)):
+            status = self.slot(STATUS_SLOT, PTR)
+            call = self.b.add(self.slot(CALL_SLOT, I64), index(1))
+            self.b.store(call, status, 8)
+        return self.b.select(bad, zero, wrapped) if mask is None else self._zero_bad(
+            wrapped, size, zero
+        )
+
+    def _zero_bad(self, wrapped: Value, size: Value, zero: Value) -> Value:
+        # Inactive lanes may hold anything; they too must give an index inside.
+        return self.b.select(self.b.icmp("uge", wrapped, size), zero, wrapped)
+
+    # --- hoisting --------------------------------------------------------------------------------
+
+    def hoist(self, roots: Sequence[Expr], variants: Sequence[Variant]) -> None:
+        """Computes what depends on bound axes only, before a loop is entered."""
+        bound = frozenset(self.frame.position)
+        for expr in self._hoistable(roots, bound):
+            for variant in variants:
+                self.value(expr, variant)
+        for expr in walk(*roots):
+            if isinstance(expr, Load) and id(expr) in self.nest.loads:
+                form = self.nest.loads[id(expr)]
+                if form.terms and not all(axis in bound for axis in form.terms):
+                    for variant in variants:
+                        self.partial(form, id(expr), variant)
+
+    def _hoistable(self, roots: Sequence[Expr], bound: frozenset[str]) -> list[Expr]:
+        found: dict[int, Expr] = {}
+        seen: set[int] = set()
+        stack = list(reversed(roots))
+        while stack:
+            node = stack.pop()
+            if id(node) in seen or isinstance(node, Const | DimValue | AxisVar):
+                continue
+            seen.add(id(node))
+            if self.nest.depends(node) <= bound and not self.reads_stored(node):
+                found[id(node)] = node
+            elif isinstance(node, Call) and node.op == "select":
+                stack.append(node.args[0])
+            elif isinstance(node, Load):
+                stack.extend(part for part, _ in self.nest.loads[id(node)].rest)
+            elif not isinstance(node, Reduce):
+                stack.extend(reversed(node.children))
+        return list(found.values())
+
+    def reads_stored(self, expr: Expr) -> bool:
+        """True when an expression loads what this stage stores."""
+        return any(isinstance(n, Load) and n.buffer in self.stored for n in walk(expr))
+
+    # --- reductions ------------------------------------------------------------------------------
+
+    def _reduce(self, expr: Reduce, variant: Variant) -> None:
+        """Computes a reduction for every variant that it distinguishes."""
+        depends = self.nest.depends(expr)
+        variants = [variant]
+        if self.frame.guard is None and not self.frame.branches:
+            variants = self._all_variants(depends, variant)
+        axes = self.nest.reduce_axes[id(expr)]
+        vector = self.is_vector(expr)
+        if self.frame.vector is None and self.reduce_lanes > 1:
+            inner = self._contiguous(expr, axes)
+            if inner is not None:
+                self._vector_reduce(expr, axes, inner, variants)
+                return
+        lanes = self.frame.lanes if vector else 1
+        kind = register_type(expr.dtype, lanes)
+        start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
+        cells = [self.b.alloca(kind) for _ in variants]
+        for cell in cells:
+            self.b.store(start, cell)
+        self.hoist([expr.body], variants)
+
+        def innermost() -> None:
+            for one, cell in zip(variants, cells, strict=True):
+                total = self.b.load(kind, cell)
+                self.b.store(self._accumulate(expr, total, expr.body, one, lanes), cell)
+
+        self._loops(axes, innermost, expr.body, variants)
+        for one, cell in zip(variants, cells, strict=True):
+            key = (id(expr), *self.project(depends, one))
+            self._remember(key, self.b.load(kind, cell))
+
+    def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:
+        variants: list[Variant] = [like]
+        for axis, (place, _) in self.frame.unrolled.items():
+            if axis in depends:
+                copies = self.frame.copies[axis]
+                variants = [
+                    (*one[:place], copy, *one[place + 1 :]) for one in variants for copy in range(copies)
+                ]
+        return variants
+
+    def _loops(
+        self,
+        axes: tuple[Axis, ...],
+        body: Callable[[], None],
+        expr: Expr,
+        variants: Sequence[Variant],
+    ) -> None:
+        if not axes:
+            with self.scope():
+                body()
+            return
+        axis, rest = axes[0], axes[1:]
+        with self.b.loop(0, self.dim(axis.extent)) as counter, self.scope():
+            self.frame.position[axis.name] = counter
+            if rest:
+                self.hoist([expr], variants)
+            self._loops(rest, body, expr, variants)
+            del self.frame.position[axis.name]
+
+    def _accumulate(
+        self, expr: Reduce, total: Value, body: Expr, variant: Variant, lanes: int
+    ) -> Value:
+        if (
+            expr.combiner == "sum"
+            and expr.dtype.is_float
+            and isinstance(body, Call)
+            and body.op == "mul"
+            and self.b.target.has_fma
+        ):
+            left, right = (self.b.splat(self.value(arg, variant), lanes) for arg in body.args)
+            return self.b.fma(left, right, total)
+        value = self.b.splat(self.value(body, variant), lanes)
+        return emit_op(self.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
+
+    def _contiguous(self, expr: Reduce, axes: tuple[Axis, ...]) -> Axis | None:
+        """The innermost axis if all loads step by one element (or none) along it."""
+        axis = axes[-1]
+        if axis.extent.is_const and axis.extent.const < max(4, self.reduce_lanes // 2):
+            return None
+        if any(isinstance(node, Reduce) for node in walk(expr.body)):
+            return None
+        steps = 0
+        for node in walk(expr.body):
+            if isinstance(node, Load) and id(node) in self.nest.loads:
+                stride = self.nest.loads[id(node)].stride(axis.name)
+                if stride is None or (stride.terms and stride != ONE):
+                    return None
+                steps += 1 if stride.terms else 0
+        return axis if steps else None
+
+    def _vector_reduce(
+        self, expr: Reduce, axes: tuple[Axis, ...], inner: Axis, variants: Sequence[Variant]
+    ) -> None:
+        """Lanes run along the reduction; they are combined at the end."""
+        depends = self.nest.depends(expr)
+        lanes = self.reduce_lanes
+        if inner.extent.is_const:
+            while lanes > 4 and inner.extent.const < lanes:
+                lanes //= 2
+        copies = max(1, 4 // len(variants))
+        kind = register_type(expr.dtype, lanes)
+        start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
+        cells = [[self.b.alloca(kind) for _ in range(copies)] for _ in variants]
+        for row in cells:
+            for cell in row:
+                self.b.store(start, cell)
+        self.hoist([expr.body], variants)
+        self._loops(
+            axes[:-1],
+            lambda: self._vector_steps(expr, inner, variants, cells, lanes, start),
+            expr.body,
+            variants,
+        )
+        op = _COMBINE[expr.combiner]
+        scalar = register_type(expr.dtype, 1)
+        for one, row in zip(variants, cells, strict=True):
+            total = self.b.load(kind, row[0])
+            for cell in row[1:]:
+                total = emit_op(self.b, op, [total, self.b.load(kind, cell)], expr.dtype)
+            folded = self.b.reduce(total, lambda x, y: emit_op(self.b, op, [x, y], expr.dtype))
+            if folded.type is not scalar:
+                raise InternalError("a folded vector is not a scalar")
+            self._remember((id(expr), *self.project(depends, one)), folded)
+
+    def _vector_steps(
+        self,
+        expr: Reduce,
+        inner: Axis,
+        variants: Sequence[Variant],
+        cells: Sequence[Sequence[Value]],
+        lanes: int,
+        neutral: Value,
+    ) -> None:
+        frame = self.frame
+        copies = len(cells[0])
+        extent = self.dim(inner.extent)
+        place = len(variants[0])
+        frame.unrolled[inner.name] = (place, lanes)
+        frame.copies[inner.name] = copies
+        frame.vector, frame.lanes = inner.name, lanes
+        whole = self.b.mul(self.b.sdiv(extent, index(lanes * copies)), index(lanes * copies))
+        kind = register_type(expr.dtype, lanes)
+        with self.b.loop(0, whole, lanes * copies) as counter, self.scope():
+            frame.position[inner.name] = counter
+            for copy in range(copies):
+                for one, row in zip(variants, cells, strict=True):
+                    total = self.b.load(kind, row[copy])
+                    fresh = self._accumulate(expr, total, expr.body, (*one, copy), lanes)
+                    self.b.store(fresh, row[copy])
+        with self.b.loop(whole, extent, lanes) as counter, self.scope():
+            frame.position[inner.name] = counter
+            mask = self.lane_mask(self.b.sub(extent, counter), 0, lanes)
+            frame.tails = {0: mask}
+            for one, row in zip(variants, cells, strict=True):
+                total = self.b.load(kind, row[0])
+                value = self.b.splat(self.value(expr.body, (*one, 0)), lanes)
+                kept = self.b.select(mask, value, neutral)
+                op = _COMBINE[expr.combiner]
+                self.b.store(emit_op(self.b, op, [total, kept], expr.dtype), row[0])
+            frame.tails = {}
+        frame.vector, frame.lanes = None, 1
+        del frame.position[inner.name]
+        del frame.unrolled[inner.name]
+        del frame.copies[inner.name]
+
+    def lane_mask(self, left: Value, first: int, lanes: int) -> Value:
+        """Lanes ``first + lane < left``."""
+        narrow = I32.with_lanes(lanes)
+        most = self.b.select(
+            self.b.icmp("slt", left, index(1 << 20)), left, index(1 << 20)
+        )
+        count = self.b.splat(self.b.trunc(self.b.sub(most, index(first)), I32), lanes)
+        return self.b.icmp("slt", self.b.iota(narrow), count)
+
+
+def _is_safe(expr: Expr) -> bool:
+    """True when evaluating it without need costs little and touches nothing."""
+    nodes = walk(expr)
+    return len(nodes) <= 24 and not any(
+        isinstance(node, Load | Reduce)
+        or (isinstance(node, Call) and node.op in ("checked_index", "pow", "select"))
+        for node in nodes
+    )
+

@@ -1,0 +1,385 @@
+"""A kernel's stages to functions.
+
+Input -> Output: a canonical ``Kernel`` and a target -> ``GeneratedKernel`` (LLVM IR text, argument layout, how many
+parallel iterations each stage has).  Each stage becomes ``void stage_K(ptr args, i64 lo, i64 hi)``.
+Guarantees: any verified kernel has code; iterations ``lo..hi`` of one stage may run on any thread.
+Not here: the choice of schedules (tactics), object code (objects), calling (runtime.cpu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product as cartesian
+
+from tilewright.codegen.cpu.emit import I1, I64, PTR, Builder, Module, Value, index
+from tilewright.codegen.cpu.evaluate import Evaluator, Variant
+from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout, argument_layout
+from tilewright.codegen.cpu.memory import store_element
+from tilewright.codegen.cpu.tactics import choose
+from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.core.shape import Dim, product
+from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store
+from tilewright.kernel.nest import Nest, evaluated, prepare
+from tilewright.kernel.schedule import Schedule
+
+ONE = Dim.of(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedStage:
+    """One function: its symbol, iteration count, and total cost in scalar operations."""
+
+    symbol: str
+    iterations: Dim
+    cost: Dim
+    schedule: Schedule
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedKernel:
+    """A kernel's code before compilation."""
+
+    text: str
+    layout: ArgumentLayout
+    stages: tuple[GeneratedStage, ...]
+
+
+def generate(
+    kernel: Kernel, target: CpuTarget, schedules: Sequence[Schedule] | None = None
+) -> GeneratedKernel:
+    """Generates every stage, with the given schedules or the first fitting tactic's."""
+    nests = [prepare(kernel, stage) for stage in kernel.stages]
+    layout = argument_layout(kernel, nests)
+    module = Module(target)
+    stages: list[GeneratedStage] = []
+    for number, nest in enumerate(nests):
+        refused: tuple[tuple[str, str], ...] = ()
+        if schedules is None:
+            schedule, refused = choose(nest, target)
+        else:
+            schedule = schedules[number]
+        function = module.function(f"stage_{number}", [("args", PTR), ("lo", I64), ("hi", I64)])
+        writer = StageWriter(function, kernel, nest, schedule, layout)
+        writer.write()
+        stages.append(
+            GeneratedStage(
+                symbol=f"stage_{number}",
+                iterations=product(count for _, count in writer.digits()),
+                cost=total_cost(nest),
+                schedule=schedule,
+                refused=refused,
+            )
+        )
+    return GeneratedKernel(text=module.text(), layout=layout, stages=tuple(stages))
+
+
+def total_cost(nest: Nest) -> Dim:
+    """Scalar operations of a whole nest, roughly: 1 for each operation at each point."""
+    points = product(axis.extent for axis in nest.axes)
+    total = Dim.of(0)
+    for store in nest.stage.stores:
+        for root in evaluated(store):
+            total = total + _cost(root, {})
+    return points * (total + 1)
+
+
+def _cost(expr: Expr, known: dict[int, Dim]) -> Dim:
+    if id(expr) in known:
+        return Dim.of(0)
+    total = Dim.of(0)
+    for child in expr.children:
+        total = total + _cost(child, known)
+    if isinstance(expr, Reduce):
+        total = (total + 1) * product(axis.extent for axis in expr.axes)
+    elif isinstance(expr, Call):
+        total = total + 1
+    known[id(expr)] = total
+    return total
+
+
+class StageWriter:
+    """Writes the loop nest of one stage."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        kernel: Kernel,
+        nest: Nest,
+        schedule: Schedule,
+        layout: ArgumentLayout,
+    ) -> None:
+        self.b = builder
+        self.kernel = kernel
+        self.nest = nest
+        self.schedule = schedule
+        self.types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+        self.eval = Evaluator(builder, nest, layout, builder.params["args"], schedule.reduce_lanes)
+        self.axes = {axis.name: axis for axis in nest.axes}
+        ordered = [k for k, axis in enumerate(nest.axes) if axis.ordered]
+        self.leading = nest.axes[: ordered[0]] if ordered else nest.axes
+        self.trailing = nest.axes[ordered[0] :] if ordered else ()
+        self.rows = [name for name in schedule.unroll if name != schedule.vector]
+        self.roots = [root for store in nest.stage.stores for root in evaluated(store)]
+
+    # --- the parallel iteration space ------------------------------------------------------------
+
+    @property
+    def group(self) -> int:
+        """Elements of the vector axis that are computed together."""
+        if self.schedule.vector is None:
+            return 1
+        return self.schedule.lanes * self.schedule.copies(self.schedule.vector)
+
+    def digits(self) -> list[tuple[str, Dim]]:
+        """Axis and count of each digit of an iteration number, the fastest last."""
+        vector = self.schedule.vector
+        plain = [a for a in self.leading if a.name != vector and a.name not in self.rows]
+        result = [(axis.name, axis.extent) for axis in plain]
+        if vector is not None and self.schedule.chunk:
+            step = self.group * self.schedule.chunk
+            result.append((vector, self.axes[vector].extent.ceildiv(step)))
+        for name in self.rows:
+            result.append((name, self.axes[name].extent.ceildiv(self.schedule.unroll[name])))
+        return result
+
+    def write(self) -> None:
+        """Writes the function's body."""
+        frame = self.eval.frame
+        if self.kernel.steps is not None:
+            frame.position[self.kernel.steps.name] = self.eval.slot(STEP_SLOT, I64)
+        counts = [self._count(name, count) for name, count in self.digits()]
+        self.eval.hoist(self.roots, [()])
+        lo, hi = self.b.params["lo"], self.b.params["hi"]
+        with self.b.loop(lo, hi) as iteration, self.eval.scope():
+            picked = self._decode(iteration, counts)
+            starts: dict[str, Value] = {}
+            for (name, _), digit in zip(self.digits(), picked, strict=True):
+                if name == self.schedule.vector or name in self.rows:
+                    starts[name] = digit
+                else:
+                    frame.position[name] = digit
+            self.eval.hoist(self.roots, [()])
+            self._row_blocks(starts)
+
+    def _count(self, name: str, count: Dim) -> Value:
+        if count.is_const:
+            return index(count.const)
+        extent = self.eval.dim(self.axes[name].extent)
+        step = self.schedule.unroll.get(name, 1) if name in self.rows else 1
+        if name == self.schedule.vector:
+            step = self.group * self.schedule.chunk
+        return self.b.sdiv(self.b.add(extent, index(step - 1)), index(step))
+
+    def _decode(self, iteration: Value, counts: Sequence[Value]) -> list[Value]:
+        digits: list[Value] = []
+        left = iteration
+        for position in range(len(counts) - 1, -1, -1):
+            count = counts[position]
+            if position == 0:
+                digits.append(left)
+            elif count.const == 1:
+                digits.append(index(0))
+            else:
+                digits.append(self.b.urem(left, count))
+                left = self.b.udiv(left, count)
+        return digits[::-1]
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _row_blocks(self, starts: dict[str, Value]) -> None:
+        """Full blocks of rows together, rows of a partial block one by one."""
+        begins = {
+            name: self.b.mul(starts[name], index(self.schedule.unroll[name])) for name in self.rows
+        }
+        full: Value = Value(I1, "true", 1)
+        for name in self.rows:
+            count, extent = self.schedule.unroll[name], self.axes[name].extent
+            if extent.is_const and extent.const % count == 0:
+                continue
+            end = self.b.add(begins[name], index(count))
+            full = self.b.and_(full, self.b.icmp("sle", end, self.eval.dim(extent)))
+        if full.const == 1:
+            self._rows(begins, dict(self.schedule.unroll), starts)
+            return
+        with self.b.when(full):
+            self._rows(begins, dict(self.schedule.unroll), starts)
+        with self.b.when(self.b.not_(full)):
+            self._single_rows(list(self.rows), begins, {}, starts)
+
+    def _single_rows(
+        self,
+        names: list[str],
+        begins: dict[str, Value],
+        chosen: dict[str, Value],
+        starts: dict[str, Value],
+    ) -> None:
+        if not names:
+            unroll = {name: 1 for name in self.rows}
+            vector = self.schedule.vector
+            if vector is not None:
+                unroll[vector] = self.schedule.copies(vector)
+            self._rows(chosen, unroll, starts)
+            return
+        name = names[0]
+        extent = self.eval.dim(self.axes[name].extent)
+        end = self.b.add(begins[name], index(self.schedule.unroll[name]))
+        stop = self.b.select(self.b.icmp("slt", end, extent), end, extent)
+        with self.b.loop(begins[name], stop) as row:
+            self._single_rows(names[1:], begins, {**chosen, name: row}, starts)
+
+    def _rows(
+        self, begins: dict[str, Value], unroll: dict[str, int], starts: dict[str, Value]
+    ) -> None:
+        """Everything for one block of rows."""
+        frame = self.eval.frame
+        order = [*self.rows, *([self.schedule.vector] if self.schedule.vector else [])]
+        counts = [unroll.get(name, 1) for name in order]
+        rows = list(cartesian(*(range(c) for c in counts[: len(self.rows)])))
+        with self.eval.scope():
+            for place, name in enumerate(self.rows):
+                frame.position[name] = begins[name]
+                frame.unrolled[name] = (place, 1)
+                frame.copies[name] = counts[place]
+            self.eval.hoist(self.roots, rows)
+            self._vectors(starts, counts[-1] if self.schedule.vector else 1, rows)
+            for name in self.rows:
+                del frame.position[name], frame.unrolled[name], frame.copies[name]
+
+    # --- vectors ---------------------------------------------------------------------------------
+
+    def _vectors(self, starts: dict[str, Value], copies: int, rows: Sequence[Variant]) -> None:
+        vector = self.schedule.vector
+        if vector is None:
+            self._trailing(list(self.trailing), rows)
+            return
+        axis = self.axes[vector]
+        extent = self.eval.dim(axis.extent)
+        step = self.schedule.lanes * copies
+        if self.schedule.chunk:
+            first = self.b.mul(starts[vector], index(step * self.schedule.chunk))
+            last = self.b.add(first, index(step * self.schedule.chunk))
+            last = self.b.select(self.b.icmp("slt", last, extent), last, extent)
+        else:
+            first, last = index(0), extent
+        whole = axis.extent.is_const and axis.extent.const % step == 0
+        body = self._group(axis, copies, rows)
+        if self.schedule.chunk == 1:
+            self._one_group(axis, first, extent, step, whole, body)
+            return
+        span = self.b.sub(last, first)
+        middle = self.b.add(first, self.b.mul(self.b.sdiv(span, index(step)), index(step)))
+        if not (axis.extent.is_const and axis.extent.const < step):
+            with self.b.loop(first, middle, step) as start:
+                body(start, None)
+        if not whole:
+            with self.b.when(self.b.icmp("slt", middle, last)):
+                body(middle, self.b.sub(last, middle))
+
+    def _one_group(
+        self,
+        axis: Axis,
+        first: Value,
+        extent: Value,
+        step: int,
+        whole: bool,
+        body: Callable[[Value, Value | None], None],
+    ) -> None:
+        left = self.b.sub(extent, first)
+        if whole:
+            body(first, None)
+            return
+        if axis.extent.is_const and axis.extent.const < step:
+            body(first, left)
+            return
+        fits = self.b.icmp("sge", left, index(step))
+        with self.b.when(fits):
+            body(first, None)
+        with self.b.when(self.b.not_(fits)):
+            body(first, left)
+
+    def _group(
+        self, axis: Axis, copies: int, rows: Sequence[Variant]
+    ) -> Callable[[Value, Value | None], None]:
+        """Writes one group of vectors starting at an index, all lanes or only ``left`` of them."""
+        frame, lanes = self.eval.frame, self.schedule.lanes
+
+        def write(start: Value, left: Value | None) -> None:
+            used = copies
+            if left is not None and axis.extent.is_const:
+                used = -(-(axis.extent.const % (lanes * copies)) // lanes)
+            with self.eval.scope():
+                frame.vector, frame.lanes = axis.name, lanes
+                frame.position[axis.name] = start
+                frame.unrolled[axis.name] = (len(self.rows), lanes)
+                frame.copies[axis.name] = used
+                if left is not None:
+                    tail = axis.extent.const % lanes if axis.extent.is_const else 1
+                    for copy in range(used):
+                        if copy == used - 1 or not axis.extent.is_const:
+                            if tail:
+                                frame.tails[copy] = self.eval.lane_mask(left, copy * lanes, lanes)
+                self._stores([(*row, copy) for row in rows for copy in range(used)])
+                frame.tails = {}
+                frame.vector, frame.lanes = None, 1
+                del frame.position[axis.name], frame.unrolled[axis.name], frame.copies[axis.name]
+
+        return write
+
+    # --- points ----------------------------------------------------------------------------------
+
+    def _trailing(self, axes: list[Axis], rows: Sequence[Variant]) -> None:
+        """Loops over ordered axes and what stands inside of them."""
+        if not axes:
+            with self.eval.scope():
+                self._stores(rows)
+            return
+        axis = axes[0]
+        with self.b.loop(0, self.eval.dim(axis.extent)) as counter, self.eval.scope():
+            self.eval.frame.position[axis.name] = counter
+            self.eval.hoist(self.roots, rows)
+            self._trailing(axes[1:], rows)
+            del self.eval.frame.position[axis.name]
+
+    def _stores(self, variants: Sequence[Variant]) -> None:
+        shared = not any(self.eval.reads_stored(root) for root in self.roots)
+        for number, store in enumerate(self.nest.stage.stores):
+            if shared:
+                for variant in variants:
+                    self._store(number, store, variant)
+                continue
+            with self.eval.scope():
+                for variant in variants:
+                    self._store(number, store, variant)
+
+    def _store(self, number: int, store: Store, variant: Variant) -> None:
+        ev = self.eval
+        if store.guard is None:
+            self._write(number, store, variant)
+            return
+        guard = ev.value(store.guard, variant)
+        if ev.frame.vector is None:
+            with self.b.when(guard), ev.scope():
+                ev.frame.branches += 1
+                self._write(number, store, variant)
+                ev.frame.branches -= 1
+            return
+        ev.frame.guard = ev.splat(guard)
+        with ev.scope():
+            self._write(number, store, variant)
+        ev.frame.guard = None
+
+    def _write(self, number: int, store: Store, variant: Variant) -> None:
+        ev = self.eval
+        value = ev.splat(ev.value(store.value, variant))
+        where, stride = ev.place(self.nest.stores[number], -1 - number, variant)
+        store_element(
+            self.b,
+            ev.pointer(store.buffer),
+            where,
+            value,
+            self.types[store.buffer],
+            stride=stride if ev.frame.vector else 1,
+            mask=ev.mask(variant) if ev.frame.vector else None,
+        )

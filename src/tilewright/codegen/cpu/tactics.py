@@ -1,0 +1,250 @@
+"""Schedules for nests on a CPU: special tactics first, one that fits every nest last.
+
+Input -> Output: a ``Nest`` and a target -> the first tactic's schedule, with the reasons of those refused.
+    sequential      nests with ordered axes: one thread runs each outer iteration, scalar code
+    contraction     sums of products that reuse operands: register tile of rows x vectors
+    row_reduction   reductions along contiguous memory: vectors run along the reduction
+    elementwise     everything with an axis of contiguous stores: vectors run along that axis
+    scalar          anything
+Guarantees: a refusal states its reason; ``scalar`` never refuses.
+Not here: measured choice among schedules (tune).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.core.dtypes import BOOL
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Axis, Call, Cast, Load, Reduce, walk
+from tilewright.kernel.nest import Nest, evaluated
+from tilewright.kernel.schedule import Schedule
+
+ONE = Dim.of(1)
+_GATHER_COST = 8.0
+_MAX_LANES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a tactic does not fit a nest."""
+
+    reason: str
+
+
+Tactic = Callable[[Nest, CpuTarget], Schedule | Refusal]
+
+
+def choose(nest: Nest, target: CpuTarget) -> tuple[Schedule, tuple[tuple[str, str], ...]]:
+    """The first fitting schedule and the refused tactics with their reasons."""
+    refused: list[tuple[str, str]] = []
+    for tactic in TACTICS:
+        result = tactic(nest, target)
+        if isinstance(result, Schedule):
+            return result, tuple(refused)
+        refused.append((tactic.__name__, result.reason))
+    raise AssertionError("the scalar tactic never refuses")
+
+
+def sequential(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """Ordered axes forbid vectors and unrolling."""
+    if not any(axis.ordered for axis in nest.axes):
+        return Refusal("no ordered axis")
+    return Schedule(tactic="sequential", reduce_lanes=_lanes(nest, target))
+
+
+def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """Rows x vectors of accumulators, so that each loaded operand is used several times."""
+    reduces = _reduces(nest)
+    if not reduces:
+        return Refusal("no reduction")
+    if not any(_is_product(node) for node in reduces):
+        return Refusal("no sum of products")
+    vector = _best_vector_axis(nest)
+    if vector is None:
+        return Refusal("no parallel axis along contiguous memory")
+    if _dot_is_better(nest, vector, target):
+        return Refusal("operands are contiguous along the reduction")
+    lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
+    rows = _row_axis(nest, vector, reduces)
+    columns = 2 if not (vector.extent.is_const and vector.extent.const <= lanes) else 1
+    budget = 24 if target.vector_bytes >= 64 else 12
+    unroll = {vector.name: columns}
+    if rows is not None:
+        count = _balanced(rows.extent, max(1, budget // columns // max(1, len(reduces)), 1))
+        unroll[rows.name] = count
+    return Schedule(
+        tactic="contraction",
+        lanes=lanes,
+        vector=vector.name,
+        unroll=unroll,
+        chunk=1,
+        reduce_lanes=_lanes(nest, target),
+    )
+
+
+def row_reduction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """Scalar outputs, vectors along the reductions."""
+    reduces = _reduces(nest)
+    if not reduces:
+        return Refusal("no reduction")
+    vector = _best_vector_axis(nest)
+    if vector is not None and not _dot_is_better(nest, vector, target):
+        if not any(vector.name not in nest.depends(node) for node in reduces):
+            return Refusal("the outputs are contiguous")
+    inner = vector if vector is not None and _hoists(nest, vector) else None
+    lanes = _lanes(nest, target)
+    if inner is not None:
+        return Schedule(tactic="row_reduction", lanes=lanes, vector=inner.name, reduce_lanes=lanes)
+    unroll: dict[str, int] = {}
+    for axis in reversed(nest.axes):
+        if len(unroll) < 2 and any(_is_product(node) for node in reduces):
+            unroll[axis.name] = _balanced(axis.extent, 4)
+    return Schedule(tactic="row_reduction", unroll=unroll, reduce_lanes=lanes)
+
+
+def elementwise(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """Vectors along the axis of contiguous stores."""
+    vector = _best_vector_axis(nest)
+    if vector is None:
+        return Refusal("no parallel axis along contiguous memory")
+    lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
+    heavy = any(True for _ in _reduces(nest))
+    return Schedule(
+        tactic="elementwise",
+        lanes=lanes,
+        vector=vector.name,
+        unroll={vector.name: 1},
+        chunk=1 if heavy else 64,
+        reduce_lanes=_lanes(nest, target),
+    )
+
+
+def scalar(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """One element at a time."""
+    return Schedule(tactic="scalar", reduce_lanes=_lanes(nest, target))
+
+
+TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwise, scalar)
+
+
+# --- what a nest looks like ------------------------------------------------------------------------
+
+
+def _reduces(nest: Nest) -> list[Reduce]:
+    roots = [root for store in nest.stage.stores for root in evaluated(store)]
+    return [node for node in walk(*roots) if isinstance(node, Reduce)]
+
+
+def _is_product(node: Reduce) -> bool:
+    body = node.body
+    while isinstance(body, Cast):
+        body = body.arg
+    return node.combiner == "sum" and any(
+        isinstance(part, Call) and part.op == "mul" for part in walk(body)
+    )
+
+
+def _lanes(nest: Nest, target: CpuTarget) -> int:
+    """Lanes by the widest type that is stored or loaded as a value."""
+    roots = [root for store in nest.stage.stores for root in evaluated(store)]
+    widths = [
+        node.dtype.storage_bytes
+        for node in walk(*roots)
+        if isinstance(node, Load | Cast) and node.dtype.name != "int64"
+    ] + [store.value.dtype.storage_bytes for store in nest.stage.stores]
+    return max(1, min(_MAX_LANES, target.vector_bytes // max(4, *widths)))
+
+
+def _fitting_lanes(lanes: int, extent: Dim) -> int:
+    """Fewer lanes where a constant extent would leave more than half of them idle."""
+    if extent.is_const:
+        while lanes > 4 and extent.const <= lanes // 2:
+            lanes //= 2
+    return lanes
+
+
+def _access_cost(nest: Nest, axis: str) -> float | None:
+    """Cost of one vector of all accesses along an axis; None if any store is not contiguous."""
+    for form in nest.stores:
+        if form.stride(axis) != ONE:
+            return None
+    cost = 0.0
+    for form in nest.loads.values():
+        stride = form.stride(axis)
+        if stride is None:
+            cost += 2 * _GATHER_COST
+        elif stride == ONE:
+            cost += 1.0
+        elif stride.terms:
+            cost += _GATHER_COST
+    return cost
+
+
+def _best_vector_axis(nest: Nest) -> Axis | None:
+    best: tuple[float, Axis] | None = None
+    for axis in nest.axes:
+        if axis.ordered or (axis.extent.is_const and axis.extent.const < 2):
+            continue
+        cost = _access_cost(nest, axis.name)
+        if cost is not None and (best is None or cost < best[0]):
+            best = (cost, axis)
+    return best[1] if best else None
+
+
+def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
+    """True when loads gather along the vector axis but step contiguously along a reduction."""
+    cost = _access_cost(nest, vector.name)
+    if cost is None or cost < _GATHER_COST:
+        return False
+    inner = [axes[-1] for axes in nest.reduce_axes.values()]
+    for axis in inner:
+        if axis.extent.is_const and axis.extent.const < target.vector_bytes // 8:
+            continue
+        strides = [form.stride(axis.name) for form in nest.loads.values()]
+        if all(stride is not None and (stride == ONE or not stride.terms) for stride in strides):
+            return True
+    return False
+
+
+def _hoists(nest: Nest, vector: Axis) -> bool:
+    """True when some reduction does not depend on the vector axis (softmax, normalisations)."""
+    return any(vector.name not in nest.depends(node) for node in _reduces(nest))
+
+
+def _row_axis(nest: Nest, vector: Axis, reduces: list[Reduce]) -> Axis | None:
+    """The axis along which the most loads stay the same, those that are vectors above all."""
+    inside = [
+        nest.loads[id(n)] for n in walk(*reduces) if isinstance(n, Load) and id(n) in nest.loads
+    ]
+    best: tuple[float, Axis] | None = None
+    for axis in nest.axes:
+        if axis is vector or (axis.extent.is_const and axis.extent.const < 2):
+            continue
+        gain = 0.0
+        for form in inside:
+            stride, along = form.stride(axis.name), form.stride(vector.name)
+            if stride is not None and not stride.terms:
+                gain += 1.0 if along is not None and not along.terms else 4.0
+        if gain and (best is None or gain > best[0]):
+            best = (gain, axis)
+    return best[1] if best else None
+
+
+def _balanced(extent: Dim, most: int) -> int:
+    """A number of copies that splits a constant extent into tiles of equal size."""
+    if not extent.is_const:
+        return most
+    size = max(1, extent.const)
+    tiles = -(-size // most)
+    for count in range(min(most, size), max(most // 2, 1) - 1, -1):
+        if size % count == 0:
+            return count
+    return -(-size // tiles)
+
+
+def uses_bool(nest: Nest) -> bool:
+    """True when a bool is stored."""
+    return any(store.value.dtype is BOOL for store in nest.stage.stores)

@@ -1,0 +1,44 @@
+"""How a nest runs: lanes, unrolling and parallel granularity.
+
+Input -> Output: plain records that tactics (codegen.cpu.tactics) fill and generators read.
+Guarantees: a schedule never changes what is computed, only the order of evaluation of reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One nest's schedule.
+
+    Attributes:
+        tactic: name of the tactic that made it.
+        lanes: elements of one vector; 1 means scalar code.
+        vector: the parallel axis that vectors run along, or None.
+        unroll: axis -> number of copies computed together (vectors, for the vector axis).
+        chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means all.
+        reduce_lanes: lanes for reductions that no vector axis runs through; 1 means scalar.
+    """
+
+    tactic: str
+    lanes: int = 1
+    vector: str | None = None
+    unroll: Mapping[str, int] = field(default_factory=dict)
+    chunk: int = 0
+    reduce_lanes: int = 1
+
+    def copies(self, axis: str) -> int:
+        """How many copies of an axis are computed together."""
+        return self.unroll.get(axis, 1)
+
+    @property
+    def text(self) -> str:
+        """One line for reports and cache keys."""
+        unroll = ",".join(f"{axis}x{count}" for axis, count in sorted(self.unroll.items()))
+        return (
+            f"{self.tactic}(lanes={self.lanes}, vector={self.vector}, unroll=[{unroll}], "
+            f"chunk={self.chunk}, reduce_lanes={self.reduce_lanes})"
+        )

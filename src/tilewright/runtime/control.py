@@ -1,0 +1,110 @@
+"""Control flow: ``If``, ``Loop`` and ``Scan`` as the executor runs them.
+
+Input -> Output: a step with sub-programs, and a run -> the step's outputs in ``run.values``.
+Guarantees: sub-programs see the values around them (names are unique); a loop of zero trips gives the initial
+values and empty scans; the shapes of carried values may change from one iteration to the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.core.errors import ShapeMismatch
+from tilewright.runtime.program import Branch, Program, Repeat, Sweep, TensorSpec
+
+if TYPE_CHECKING:
+    from tilewright.runtime.executor import Executor, Run
+
+
+def branch(executor: Executor, step: Branch, run: Run) -> None:
+    """Runs the chosen side."""
+    condition = np.asarray(executor.value(run, step.condition))
+    if condition.size != 1:
+        raise ShapeMismatch(f"the condition has {condition.size} elements, expected 1", node=step.node)
+    program = step.then if bool(condition.reshape(())) else step.otherwise
+    executor.execute(program, run)
+    _give(executor, step.outputs, executor.outputs(program, run), run)
+
+
+def repeat(executor: Executor, step: Repeat, run: Run) -> None:
+    """Runs the body while trips are left and the condition holds."""
+    trips = None if step.trips is None else _scalar(executor, step.trips, run)
+    going = step.condition is None or bool(_scalar(executor, step.condition, run))
+    carried = [executor.value(run, name) for name in step.carried]
+    scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - 1 - len(carried))]
+    iteration = 0
+    while going and (trips is None or iteration < trips):
+        feeds = [np.asarray(iteration, dtype=np.int64), np.asarray(True), *carried]
+        results = _body(executor, step.body, feeds, run)
+        going = bool(np.asarray(results[0]).reshape(()))
+        carried = results[1 : 1 + len(carried)]
+        for scan, part in zip(scans, results[1 + len(carried) :], strict=True):
+            scan.append(np.array(part))
+        iteration += 1
+    stacked = [
+        _stack(scan, spec, 0, run)
+        for scan, spec in zip(scans, step.body.outputs[1 + len(carried) :], strict=True)
+    ]
+    _give(executor, step.outputs, [*carried, *stacked], run)
+
+
+def sweep(executor: Executor, step: Sweep, run: Run) -> None:
+    """Runs the body for each slice of the scanned inputs."""
+    carried = [executor.value(run, name) for name in step.carried]
+    inputs = [np.asarray(executor.value(run, name)) for name in step.scanned]
+    lengths = {array.shape[axis] for array, axis in zip(inputs, step.input_axes, strict=True)}
+    if len(lengths) != 1:
+        raise ShapeMismatch(f"scanned inputs have lengths {sorted(lengths)}", node=step.node)
+    length = lengths.pop()
+    scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - len(carried))]
+    for number in range(length):
+        slices = [
+            np.ascontiguousarray(np.take(array, length - 1 - number if back else number, axis))
+            for array, axis, back in zip(
+                inputs, step.input_axes, step.input_reversed, strict=True
+            )
+        ]
+        results = _body(executor, step.body, [*carried, *slices], run)
+        carried = results[: len(carried)]
+        for scan, part in zip(scans, results[len(carried) :], strict=True):
+            scan.append(np.array(part))
+    stacked = []
+    specs = step.body.outputs[len(carried) :]
+    for scan, spec, axis, back in zip(
+        scans, specs, step.output_axes, step.output_reversed, strict=True
+    ):
+        stacked.append(_stack(scan[::-1] if back else scan, spec, axis, run))
+    _give(executor, step.outputs, [*carried, *stacked], run)
+
+
+def _scalar(executor: Executor, name: str, run: Run) -> int:
+    return int(np.asarray(executor.value(run, name)).reshape(-1)[0])
+
+
+def _body(executor: Executor, program: Program, feeds: list[Any], run: Run) -> list[Any]:
+    for spec, value in zip(program.inputs, feeds, strict=True):
+        executor.settle(spec, value, run)
+    executor.execute(program, run)
+    return executor.outputs(program, run)
+
+
+def _stack(parts: list[Any], spec: TensorSpec, axis: int, run: Run) -> Any:
+    if parts:
+        return np.stack(parts, axis=axis)
+    sizes = [
+        dim.evaluate(run.symbols) if dim.symbols <= run.symbols.keys() else 0
+        for dim in spec.shape or ()
+    ]
+    position = axis if axis >= 0 else axis + len(sizes) + 1
+    sizes.insert(position, 0)
+    return np.empty(sizes, dtype=spec.dtype.numpy)
+
+
+def _give(
+    executor: Executor, specs: tuple[TensorSpec | None, ...], values: list[Any], run: Run
+) -> None:
+    for spec, value in zip(specs, values, strict=False):
+        if spec is not None:
+            executor.settle(spec, value, run)

@@ -1,0 +1,137 @@
+"""Programs and decisions as JSON values, and back.
+
+Input -> Output: a record of a closed set of classes <-> a JSON value.
+Guarantees: exact (floats, NaN, bytes, arrays, dims); reading executes nothing and makes only known classes.
+Not here: files and hashes (runtime.engine_file).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.core import dtypes
+from tilewright.core.dtypes import DType
+from tilewright.core.errors import CorruptEngine
+from tilewright.core.record import Decision
+from tilewright.core.shape import Dim, parse
+from tilewright.runtime import program
+
+_CLASSES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        Decision,
+        program.TensorSpec,
+        program.StageCall,
+        program.KernelCall,
+        program.Segment,
+        program.TensorArg,
+        program.DimsArg,
+        program.LiteralArg,
+        program.Bind,
+        program.Interpret,
+        program.Reshape,
+        program.Branch,
+        program.Repeat,
+        program.Sweep,
+        program.Program,
+    )
+}
+_MAX_DEPTH = 200
+_MAX_ELEMENTS = 1 << 26
+
+
+def encode(value: Any) -> Any:
+    """A JSON value for a record, container, number, text, bytes, array, dim or dtype."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": repr(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Dim):
+        return {"$dim": str(value)}
+    if isinstance(value, DType):
+        return {"$dtype": value.name}
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value)
+    if isinstance(value, list | tuple):
+        return [encode(part) for part in value]
+    if is_dataclass(value) and type(value).__name__ in _CLASSES:
+        body = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        return {"$record": type(value).__name__, **body}
+    if hasattr(value, "items"):
+        return {"$map": {str(key): encode(part) for key, part in value.items()}}
+    raise TypeError(f"cannot encode a {type(value).__name__}")
+
+
+def _encode_array(array: np.ndarray[Any, Any]) -> Any:
+    dtype = dtypes.from_numpy(array.dtype)
+    if dtype is dtypes.STRING:
+        data: Any = [str(part) for part in array.reshape(-1).tolist()]
+    else:
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+    return {"$array": [dtype.name, list(array.shape), data]}
+
+
+def decode(value: Any, depth: int = 0) -> Any:
+    """The record of a JSON value.
+
+    Raises:
+        CorruptEngine: it is not what ``encode`` writes.
+    """
+    try:
+        return _decode(value, depth)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise CorruptEngine(f"unreadable record: {error}", remedy="build the engine again") from error
+
+
+def _decode(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueError("records are nested too deeply")
+    if isinstance(value, list):
+        return tuple(_decode(part, depth + 1) for part in value)
+    if not isinstance(value, dict):
+        return value
+    if "$record" in value:
+        cls = _CLASSES[value["$record"]]
+        body = {name: _decode(part, depth + 1) for name, part in value.items() if name != "$record"}
+        return cls(**body)
+    if len(value) != 1:
+        raise ValueError(f"unknown keys {sorted(value)[:4]}")
+    ((kind, body),) = value.items()
+    match kind:
+        case "$map":
+            return {str(name): _decode(part, depth + 1) for name, part in body.items()}
+        case "$dim":
+            return parse(body)
+        case "$dtype":
+            return dtypes.BY_NAME[body]
+        case "$float":
+            return float(body)
+        case "$bytes":
+            return base64.b64decode(body, validate=True)
+        case "$array":
+            return _decode_array(*body)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _decode_array(name: str, shape: list[int], data: Any) -> np.ndarray[Any, Any]:
+    dtype = dtypes.BY_NAME[name]
+    count = math.prod(shape)
+    if count > _MAX_ELEMENTS or any(size < 0 for size in shape):
+        raise ValueError(f"array of shape {shape}")
+    if dtype is dtypes.STRING:
+        if len(data) != count:
+            raise ValueError("array of the wrong size")
+        return np.array([str(part) for part in data], dtype=object).reshape(shape)
+    raw = base64.b64decode(data, validate=True)
+    if len(raw) != count * dtype.storage_bytes:
+        raise ValueError("array of the wrong size")
+    return np.frombuffer(raw, dtype=dtype.numpy).reshape(shape)

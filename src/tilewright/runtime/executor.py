@@ -1,0 +1,203 @@
+"""Runs a program: native segments, and between them what needs the host.
+
+Input -> Output: a ``Program``, constants, loaded kernels; arrays by name -> values of the outputs.
+Guarantees: safe from several threads at once (all state of a run is its own; plans lease contexts); symbols
+that a step sets are checked against the shapes that were promised.
+Not here: validation of the caller's arrays (runtime.feeds), control flow (runtime.control).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.dtypes import STRING
+from tilewright.core.errors import OutOfRange, ShapeMismatch
+from tilewright.runtime import control
+from tilewright.runtime.bindings import BINDINGS
+from tilewright.runtime.cpu.native import NativeCode
+from tilewright.runtime.feeds import bind_shape
+from tilewright.runtime.program import (
+    Bind,
+    Branch,
+    DimsArg,
+    Interpret,
+    LiteralArg,
+    Program,
+    Repeat,
+    Reshape,
+    Segment,
+    Sweep,
+    TensorSpec,
+)
+from tilewright.runtime.segment import SegmentPlan, segment_symbols
+
+MAX_PLANS = 16
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one run: values and sizes found so far."""
+
+    values: dict[str, Any]
+    symbols: dict[str, int] = field(default_factory=dict)
+
+
+class Executor:
+    """Executes the steps of an engine's program.
+
+    Args:
+        constants: arrays by name (weights, folded values).
+        native: loaded kernels and the thread pool.
+    """
+
+    def __init__(self, constants: Mapping[str, Array], native: NativeCode) -> None:
+        self._constants = constants
+        self._native = native
+        self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
+        self._symbols: dict[int, tuple[str, ...]] = {}
+        self._lock = Lock()
+
+    def value(self, run: Run, name: str) -> Any:
+        """A value that exists by now: computed, fed or constant."""
+        found = run.values.get(name)
+        return self._constants[name] if found is None and name in self._constants else found
+
+    def execute(self, program: Program, run: Run) -> None:
+        """Runs all steps; results are in ``run.values``.
+
+        Raises:
+            OutOfRange: an index in the data lies outside of its tensor.
+            ShapeMismatch: a data-dependent shape contradicts another.
+        """
+        for step in program.steps:
+            match step:
+                case Segment():
+                    self._segment(step, run)
+                case Bind():
+                    self._bind(step, run)
+                case Interpret():
+                    self._interpret(step, run)
+                case Reshape():
+                    self._reshape(step, run)
+                case Branch():
+                    control.branch(self, step, run)
+                case Repeat():
+                    control.repeat(self, step, run)
+                case Sweep():
+                    control.sweep(self, step, run)
+
+    def outputs(self, program: Program, run: Run) -> list[Any]:
+        """Values of a program's outputs, in order."""
+        return [self.value(run, spec.name) for spec in program.outputs]
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
+        """The plan for the current sizes, from a bounded cache."""
+        names = self._symbols.get(id(segment))
+        if names is None:
+            names = self._symbols[id(segment)] = segment_symbols(segment)
+        key = (id(segment), *(symbols[name] for name in names))
+        with self._lock:
+            found = self._plans.get(key)
+            if found is not None:
+                self._plans.move_to_end(key)
+                return found
+        made = SegmentPlan(segment, dict(symbols), self._native.address)
+        with self._lock:
+            found = self._plans.setdefault(key, made)
+            while len(self._plans) > max(MAX_PLANS, 4 * len(self._symbols)):
+                self._plans.popitem(last=False)
+        return found
+
+    def _segment(self, segment: Segment, run: Run) -> None:
+        plan = self.plan(segment, run.symbols)
+        arrays = [self._input(run, spec) for spec in segment.inputs]
+        for spec, shape in zip(segment.outputs, plan.output_shapes, strict=True):
+            made = np.empty(shape, dtype=spec.dtype.numpy)
+            run.values[spec.name] = made
+            arrays.append(made)
+        context = plan.lease()
+        try:
+            plan.bind(context, arrays)
+            context.status[0] = 0
+            self._native.run(context)
+            failed = int(context.status[0])
+        finally:
+            plan.release(context)
+        if failed:
+            call = segment.calls[failed - 1]
+            raise OutOfRange(
+                "an index lies outside of the tensor it points into",
+                node=" + ".join(call.sources),
+                remedy="check the index inputs against the sizes of the data",
+            )
+
+    def _input(self, run: Run, spec: TensorSpec) -> Array:
+        array = self.value(run, spec.name)
+        if not isinstance(array, np.ndarray):
+            array = np.asarray(array, dtype=spec.dtype.numpy)
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    # --- host steps ------------------------------------------------------------------------------
+
+    def _bind(self, step: Bind, run: Run) -> None:
+        args: list[Any] = []
+        for arg in step.args:
+            if isinstance(arg, DimsArg):
+                args.append(tuple(dim.evaluate(run.symbols) for dim in arg.dims))
+            elif isinstance(arg, LiteralArg):
+                args.append(arg.value)
+            else:
+                args.append(self.value(run, arg.name))
+        try:
+            found = BINDINGS[step.function](*args)
+        except (ShapeMismatch, OutOfRange) as error:
+            error.node = error.node or step.node
+            raise
+        if len(found) != len(step.symbols):
+            raise ShapeMismatch(
+                f"expected {len(step.symbols)} sizes, the data gives {len(found)}", node=step.node
+            )
+        run.symbols.update(zip(step.symbols, map(int, found), strict=True))
+
+    def _interpret(self, step: Interpret, run: Run) -> None:
+        from tilewright.runtime.reference import OperatorError, evaluate
+
+        inputs = [None if name is None else self.value(run, name) for name in step.inputs]
+        try:
+            results = evaluate(
+                step.domain,
+                step.op_type,
+                inputs,
+                step.attributes,
+                opset=step.opset,
+                num_outputs=len(step.outputs),
+            )
+        except OperatorError as error:
+            raise OutOfRange(str(error), node=step.node) from error
+        for spec, result in zip(step.outputs, results, strict=False):
+            if spec is not None:
+                self.settle(spec, result, run)
+
+    def settle(self, spec: TensorSpec, value: Any, run: Run) -> None:
+        """Stores a step's result and sets the sizes that only it knows."""
+        if spec.container == "tensor" and value is not None:
+            value = np.asarray(value)
+            if spec.dtype is not STRING and value.dtype != spec.dtype.numpy:
+                value = value.astype(spec.dtype.numpy)
+            fresh = {name for dim in spec.shape or () if (name := dim.as_symbol()) is not None}
+            bind_shape(spec, value, run.symbols, fresh)
+        run.values[spec.name] = value
+
+    def _reshape(self, step: Reshape, run: Run) -> None:
+        shape = tuple(dim.evaluate(run.symbols) for dim in step.target.shape or ())
+        run.values[step.target.name] = np.asarray(self.value(run, step.source)).reshape(shape)

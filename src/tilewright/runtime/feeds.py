@@ -1,0 +1,146 @@
+"""What callers give, checked against the engine's inputs.
+
+Input -> Output: arrays by name -> contiguous arrays and the value of every symbol in the declared shapes.
+Guarantees: name, dtype, rank, every fixed dim, equal symbols and declared ranges are checked; an error says
+expected and given.  A dtype is never converted silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.dtypes import STRING, DType, from_numpy
+from tilewright.core.errors import ShapeMismatch
+from tilewright.core.shape import shape_text
+from tilewright.runtime.program import TensorSpec
+
+Array = npt.NDArray[Any]
+Range = tuple[int | None, int | None]
+
+
+def check_feeds(
+    feeds: Mapping[str, Any],
+    specs: Sequence[TensorSpec],
+    ranges: Mapping[str, Range],
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Validates feeds (see the module's docstring).
+
+    Raises:
+        ShapeMismatch: something does not fit.
+    """
+    known = {spec.name for spec in specs}
+    unknown = [name for name in feeds if name not in known]
+    missing = [spec.name for spec in specs if spec.name not in feeds and spec.container != "optional"]
+    if unknown or missing:
+        raise ShapeMismatch(
+            f"expected inputs {sorted(known)}, given {sorted(map(str, feeds))}"
+            + (f"; missing {missing}" if missing else "")
+            + (f"; unknown {unknown}" if unknown else ""),
+            remedy="give exactly the engine's inputs by name (engine.inputs lists them)",
+        )
+    values: dict[str, Any] = {}
+    symbols: dict[str, int] = {}
+    for spec in specs:
+        if spec.container != "tensor":
+            values[spec.name] = _container(spec, feeds.get(spec.name))
+            continue
+        array = as_array(feeds[spec.name], spec)
+        bind_shape(spec, array, symbols, set())
+        values[spec.name] = array
+    for name, (low, high) in ranges.items():
+        size = symbols.get(name)
+        if size is not None and ((low is not None and size < low) or (high is not None and size > high)):
+            raise ShapeMismatch(
+                f"dim {name} is {size}, outside of its declared range {_text(low, high)}",
+                remedy="feed a size inside the range, or compile again with a wider one",
+            )
+    return values, symbols
+
+
+def _text(low: int | None, high: int | None) -> str:
+    return f"{'' if low is None else low}..{'' if high is None else high}"
+
+
+def _container(spec: TensorSpec, value: Any) -> Any:
+    if value is None and spec.container == "optional":
+        return None
+    if spec.container == "sequence" and not isinstance(value, list | tuple):
+        raise ShapeMismatch(f"input {spec.name}: expected a list of arrays, given {type(value).__name__}")
+    if isinstance(value, list | tuple):
+        return [as_array(part, spec) for part in value]
+    return as_array(value, spec)
+
+
+def as_array(value: Any, spec: TensorSpec) -> Array:
+    """A contiguous NumPy array of the declared type.
+
+    Raises:
+        ShapeMismatch: it has another type.
+    """
+    array = value if isinstance(value, np.ndarray) else _convert(value, spec)
+    if spec.dtype is STRING:
+        if array.dtype.kind not in "OUST":
+            raise ShapeMismatch(f"input {spec.name}: expected strings, given {array.dtype}")
+        return array.astype(object)
+    try:
+        given: DType | None = from_numpy(array.dtype)
+    except KeyError:
+        given = None
+    if given is not spec.dtype:
+        raise ShapeMismatch(
+            f"input {spec.name}: expected {spec.dtype.name}, given {array.dtype}",
+            remedy=f"convert it with array.astype({spec.dtype.name!r})",
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _convert(value: Any, spec: TensorSpec) -> Array:
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    array = np.asarray(value)
+    # Plain Python numbers carry no type of their own, so they take the declared one if it holds them.
+    if spec.dtype is not STRING and array.dtype.kind in "biuf":
+        typed = array.astype(spec.dtype.numpy)
+        if array.dtype.kind != "f" or spec.dtype.is_float:
+            return typed
+    return array
+
+
+def bind_shape(
+    spec: TensorSpec, array: Array, symbols: dict[str, int], fresh: set[str]
+) -> None:
+    """Checks a shape against its spec and sets symbols that are not known yet (or are ``fresh``).
+
+    Raises:
+        ShapeMismatch: rank, a fixed dim or an equal symbol differ.
+    """
+    if spec.shape is None:
+        return
+    if len(array.shape) != len(spec.shape):
+        raise ShapeMismatch(
+            f"{spec.name}: expected rank {len(spec.shape)} {shape_text(spec.shape)}, "
+            f"given {list(array.shape)}"
+        )
+    later = []
+    for dim, size in zip(spec.shape, array.shape, strict=True):
+        name = dim.as_symbol()
+        if name is not None and (name not in symbols or name in fresh):
+            symbols[name] = size
+            fresh.discard(name)
+        else:
+            later.append((dim, size))
+    for dim, size in later:
+        expected = dim.evaluate(symbols) if dim.symbols <= symbols.keys() else None
+        if expected is not None and expected != size:
+            raise ShapeMismatch(
+                f"{spec.name}: expected {shape_text(spec.shape)} "
+                f"({dim} = {expected}), given {list(array.shape)}"
+            )

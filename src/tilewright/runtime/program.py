@@ -1,0 +1,196 @@
+"""What an engine executes: plain records of steps, buffers and kernel calls.
+
+Input -> Output: the compiler builds a ``Program``; the executor runs it; ``runtime.encode`` writes it as JSON.
+Guarantees: closed set of step kinds; all sizes are ``Dim``s over symbols that inputs or earlier steps set.
+Not here: memory offsets (runtime.plan), machine code (runtime.cpu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.core.dtypes import DType
+from tilewright.core.shape import Dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A named tensor, or a sequence/optional of tensors.
+
+    Attributes:
+        shape: symbolic dims; None when the rank is not known before it runs.
+        container: ``tensor``, ``sequence`` or ``optional``.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+    container: str = "tensor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCall:
+    """One function of a kernel: symbol, parallel iterations, total cost in scalar operations."""
+
+    symbol: str
+    iterations: Dim
+    cost: Dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCall:
+    """A kernel applied to buffers.
+
+    Attributes:
+        kernel: key of its object code in the engine.
+        name: for people.
+        sources: graph nodes computed.
+        buffers: buffer names in the order of the argument block.
+        dims: sizes in the order of the argument block.
+        stages: what is called, in order.
+        steps: number of times that all stages run, or None for once.
+    """
+
+    kernel: str
+    name: str
+    sources: tuple[str, ...]
+    buffers: tuple[str, ...]
+    dims: tuple[Dim, ...]
+    stages: tuple[StageCall, ...]
+    steps: Dim | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Kernel calls without anything in between that needs the host.
+
+    Attributes:
+        calls: in order.
+        inputs, outputs: arrays that come from and go to the executor.
+        internal: buffers in the arena, private kernel temporaries included.
+        aliases: buffer name -> buffer whose memory it is under another shape.
+    """
+
+    calls: tuple[KernelCall, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    internal: tuple[TensorSpec, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A binding's argument: the contents of a tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DimsArg:
+    """A binding's argument: sizes."""
+
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralArg:
+    """A binding's argument: a JSON value."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """Sets symbols from data: ``symbols = BINDINGS[function](*args)``."""
+
+    function: str
+    args: tuple[TensorArg | DimsArg | LiteralArg, ...]
+    symbols: tuple[str, ...]
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpret:
+    """An operator that has no kernel, by its NumPy reference."""
+
+    node: str
+    domain: str
+    op_type: str
+    opset: int
+    attributes: Mapping[str, Any]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[TensorSpec | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshape:
+    """A value of the executor under another shape (no copy)."""
+
+    source: str
+    target: TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """``If``: one of two programs."""
+
+    node: str
+    condition: str
+    then: Program
+    otherwise: Program
+    outputs: tuple[TensorSpec | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """``Loop``: ``trips`` (or endless) iterations while the condition holds.
+
+    ``body`` takes (iteration, condition, carried...) and gives (condition, carried..., scanned...).
+    """
+
+    node: str
+    trips: str | None
+    condition: str | None
+    carried: tuple[str, ...]
+    body: Program
+    outputs: tuple[TensorSpec | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """``Scan``: ``body`` takes (carried..., slices...) and gives (carried..., scanned...).
+
+    Attributes:
+        input_axes, output_axes: the axis of each scanned input and output.
+        input_reversed, output_reversed: direction of each.
+    """
+
+    node: str
+    carried: tuple[str, ...]
+    scanned: tuple[str, ...]
+    body: Program
+    input_axes: tuple[int, ...]
+    input_reversed: tuple[bool, ...]
+    output_axes: tuple[int, ...]
+    output_reversed: tuple[bool, ...]
+    outputs: tuple[TensorSpec | None, ...]
+
+
+Step = Segment | Bind | Interpret | Reshape | Branch | Repeat | Sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A graph as steps.
+
+    Attributes:
+        inputs: what the caller gives.
+        outputs: names of the values that the caller gets, in order (names may repeat).
+        steps: in order.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[Step, ...]

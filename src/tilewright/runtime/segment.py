@@ -1,0 +1,181 @@
+"""A segment made ready for one set of sizes: offsets, argument blocks and the rows of the native driver.
+
+Input -> Output: a ``Segment``, sizes of its symbols, loaded kernels -> ``SegmentPlan``; a plan leases ``Context``s.
+Guarantees: a context (arena, argument table) is used by one run at a time; the bytes needed are checked
+before they are allocated.
+Row format of the driver (8 words): kind, function or target row, arguments, iterations, grain, step slot, steps, 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.shape import Dim
+from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
+from tilewright.runtime.cpu.allocator import allocate
+from tilewright.runtime.program import KernelCall, Segment
+
+HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
+STEP_SLOT = 2
+ROW_WORDS = 8
+CALL, LOOP, END = 0, 1, 2
+# A stage is split over threads when each part costs at least this many scalar operations (about 4 us).
+MIN_PARALLEL_COST = 40_000
+
+Words = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Context:
+    """The memory of one run: the arena, the argument table, the rows and the status words."""
+
+    arena: Array
+    table: Words
+    rows: Words
+    status: Words
+
+
+class SegmentPlan:
+    """A segment for fixed sizes.
+
+    Attributes:
+        arena_bytes: size of the arena of one context.
+        output_shapes: shape of each output.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        sizes: Mapping[str, int],
+        address: Callable[[str, str], int],
+    ) -> None:
+        self.segment = segment
+        self._sizes = sizes
+        self._address = address
+        self.output_shapes = [
+            tuple(dim.evaluate(sizes) for dim in spec.shape or ()) for spec in segment.outputs
+        ]
+        self._external = [spec.name for spec in (*segment.inputs, *segment.outputs)]
+        self._offsets, self.arena_bytes = plan(self._lifetimes())
+        self._patches: list[tuple[int, int]] = []
+        self._template, self._bases = self._build_table()
+        self._idle: list[Context] = []
+
+    def _root(self, name: str) -> str:
+        while name in self.segment.aliases:
+            name = self.segment.aliases[name]
+        return name
+
+    def _lifetimes(self) -> list[Lifetime]:
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, call in enumerate(self.segment.calls):
+            for name in map(self._root, call.buffers):
+                first.setdefault(name, number)
+                last[name] = number
+        result = []
+        for spec in self.segment.internal:
+            size = spec.dtype.storage_bytes
+            for dim in spec.shape or ():
+                size *= max(0, dim.evaluate(self._sizes))
+            if spec.name in first:
+                result.append(Lifetime(spec.name, size, first[spec.name], last[spec.name]))
+        return result
+
+    def _build_table(self) -> tuple[Words, list[int]]:
+        """The argument table with arena-relative offsets; positions of addresses are patched."""
+        words: list[int] = []
+        bases: list[int] = []
+        self._arena_slots: list[int] = []
+        for number, call in enumerate(self.segment.calls):
+            bases.append(len(words))
+            words += [0, number, 0]
+            for name in call.buffers:
+                root = self._root(name)
+                if root in self._offsets:
+                    self._arena_slots.append(len(words))
+                    words.append(self._offsets[root])
+                else:
+                    self._patches.append((len(words), self._external.index(root)))
+                    words.append(0)
+            words += [dim.evaluate(self._sizes) for dim in call.dims]
+        return np.array(words, dtype=np.int64), bases
+
+    def lease(self) -> Context:
+        """A context for one run; give it back with ``release``."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._make_context()
+
+    def release(self, context: Context) -> None:
+        """Makes a context available to later runs."""
+        self._idle.append(context)
+
+    def _make_context(self) -> Context:
+        arena = allocate(max(self.arena_bytes, ALIGNMENT))
+        status = np.zeros(2, dtype=np.int64)
+        table = self._template.copy()
+        table[self._arena_slots] += arena.ctypes.data
+        for base in self._bases:
+            table[base] = status.ctypes.data
+        rows = self._rows(table.ctypes.data)
+        return Context(arena=arena, table=table, rows=rows, status=status)
+
+    def _rows(self, table: int) -> Words:
+        rows: list[list[int]] = []
+        for call, base in zip(self.segment.calls, self._bases, strict=True):
+            args = table + 8 * base
+            steps = 1 if call.steps is None else call.steps.evaluate(self._sizes)
+            body = [self._call_row(call, number, args) for number in range(len(call.stages))]
+            if call.steps is None:
+                rows += body
+                continue
+            slot = args + 8 * STEP_SLOT
+            begin, end = len(rows), len(rows) + len(body) + 1
+            rows.append([LOOP, end + 1, args, 0, 0, slot, steps, 0])
+            rows += body
+            rows.append([END, begin + 1, args, 0, 0, slot, steps, 0])
+        return np.array(rows, dtype=np.int64).reshape(-1, ROW_WORDS)
+
+    def _call_row(self, call: KernelCall, number: int, args: int) -> list[int]:
+        stage = call.stages[number]
+        iterations = max(0, stage.iterations.evaluate(self._sizes))
+        cost = max(1, stage.cost.evaluate(self._sizes))
+        grain = max(1, -(-iterations * MIN_PARALLEL_COST // cost))
+        return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
+
+    def bind(self, context: Context, arrays: list[Array]) -> None:
+        """Writes the addresses of inputs and outputs (in the segment's order) into the table."""
+        addresses = [array.ctypes.data for array in arrays]
+        table = context.table
+        for slot, number in self._patches:
+            table[slot] = addresses[number]
+
+    @property
+    def external(self) -> list[str]:
+        """Names of the arrays that ``bind`` expects, in order."""
+        return self._external
+
+
+def segment_symbols(segment: Segment) -> tuple[str, ...]:
+    """Names of all sizes that a plan of the segment depends on, sorted."""
+    dims: list[Dim] = []
+    for spec in (*segment.inputs, *segment.outputs, *segment.internal):
+        dims.extend(spec.shape or ())
+    for call in segment.calls:
+        dims.extend(call.dims)
+        dims.extend(stage.iterations for stage in call.stages)
+        dims.extend(stage.cost for stage in call.stages)
+        if call.steps is not None:
+            dims.append(call.steps)
+    names: set[str] = set()
+    for dim in dims:
+        names |= dim.symbols
+    return tuple(sorted(names))
