@@ -3,7 +3,7 @@
     type                      in memory      in registers
     bool                      i8, 0 or 1     i1
     8..64-bit integers        iN             iN
-    int4, uint4, int2, uint2  i8             i8, sign- or zero-extended
+    int4, uint4, int2, uint2  i8, low bits   i8, sign- or zero-extended
     float16                   half           half
     float32, float64          float, double  float, double
     other floats              i8 or i16      the same integer: their code
@@ -66,8 +66,12 @@ def to_register(b: Builder, stored: Value, dtype: DType) -> Value:
 
 
 def to_storage(b: Builder, value: Value, dtype: DType) -> Value:
-    """A register value as it is stored."""
-    return b.zext(value, storage_type(dtype, value.type.lanes)) if dtype is BOOL else value
+    """A register value as it is stored: high bits of small types are 0, as in ml_dtypes."""
+    if dtype is BOOL:
+        return b.zext(value, storage_type(dtype, value.type.lanes))
+    if dtype.is_integer and dtype.is_signed and dtype.bits < 8:
+        return b.and_(value, constant(value.type, (1 << dtype.bits) - 1))
+    return value
 
 
 def emit_constant(number: int | float | bool, dtype: DType, lanes: int = 1) -> Value:

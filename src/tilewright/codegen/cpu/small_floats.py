@@ -68,7 +68,7 @@ FORMATS: dict[DType, Format] = {
     FLOAT8_E5M2FNUZ: Format(
         bits=8, mantissa=2, bias=16, highest=0x7F, overflow=0x80, nan=0x80, unsigned_zero=True
     ),
-    # No NaN and no infinity: NaN becomes -0 (as in ml_dtypes), overflow the largest number.
+    # No NaN and no infinity: NaN becomes a zero of the other sign (as in ml_dtypes), overflow the largest number.
     FLOAT4_E2M1: Format(bits=4, mantissa=1, bias=1, highest=7, overflow=7, nan=8, saturates=False),
 }
 
@@ -118,7 +118,7 @@ def encode(b: Builder, x: Value, form: Format, saturate: bool, storage: Type) ->
         signed = b.select(b.icmp("eq", code, constant(whole, 0)), code, signed)
         code = b.select(is_nan, constant(whole, form.nan), signed)
     else:
-        code = b.or_(b.select(is_nan, constant(whole, form.nan), code), sign)
+        code = b.xor(b.select(is_nan, constant(whole, form.nan), code), sign)
     return b.trunc(code, storage)
 
 
@@ -146,7 +146,7 @@ def decode(b: Builder, code: Value, form: Format) -> Value:
     bits = b.or_(bits, sign)
     if form.unsigned_zero:
         is_nan = b.icmp("eq", wide, constant(whole, form.nan))
-        bits = b.select(is_nan, constant(whole, _QUIET_NAN), bits)
+        bits = b.select(is_nan, constant(whole, _QUIET_NAN | 1 << 31), bits)
     return b.bitcast(bits, single)
 
 
