@@ -19,6 +19,9 @@ from tilewright.graph.walk import all_nodes, node_label
 Known = Callable[[str, str, int], bool]
 _OWN_DOMAIN = "tilewright"
 _MAX_LISTED = 8
+# Below this opset only operators that have not changed since are known: nobody exports such models
+# any more, and the version converter of ONNX brings them up.
+_OLDEST_REWRITTEN = 6
 
 
 def known_to_onnx(domain: str, op_type: str, opset: int) -> bool:
@@ -62,7 +65,7 @@ def check_known(model: ir.Model, known: Known | None = None, *, file: str | None
     for node in all_nodes(model.graph):
         key = (node.domain, node.op_type, _version(node, model))
         if key not in answers:
-            answers[key] = known(*key)
+            answers[key] = known(*key) and not _too_old(*key)
         if not answers[key]:
             users.setdefault(key, []).append(node.name or "?")
     if not users:
@@ -80,8 +83,18 @@ def check_known(model: ir.Model, known: Known | None = None, *, file: str | None
         operators=tuple(f"{domain or 'ai.onnx'}.{op}" for domain, op, _ in users),
         file=file,
         node=next(iter(users.values()))[0] if len(users) == 1 else None,
-        remedy="export with standard operators, or give the operator a body (a model-local function)",
+        remedy="convert the model: onnx.version_converter.convert_version(model, 17)"
+        if any(_too_old(*key) for key in users)
+        else "export with standard operators, or give it a body (a model-local function)",
     )
+
+
+def _too_old(domain: str, op_type: str, opset: int) -> bool:
+    """Whether an old operator has changed before the oldest version that normalize rewrites."""
+    if domain != "" or opset >= _OLDEST_REWRITTEN:
+        return False
+    old, new = schema("", op_type, opset), schema("", op_type, _OLDEST_REWRITTEN)
+    return old is not None and (new is None or old.since_version != new.since_version)
 
 
 def _version(node: ir.Node, model: ir.Model) -> int:
@@ -97,6 +110,8 @@ def _check_call(node: ir.Node, found: onnx.defs.OpSchema, file: str | None) -> N
             remedy=f"see the definition of {node.op_type}, opset {found.since_version}",
         )
 
+    if found.deprecated:
+        fail(f"{node.op_type} was removed in opset {found.since_version}")
     for kind, given, least, most in (
         ("inputs", len(node.inputs), found.min_input, found.max_input),
         ("outputs", len(node.outputs), found.min_output, found.max_output),

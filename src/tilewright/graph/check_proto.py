@@ -17,7 +17,7 @@ from onnx import AttributeProto
 from tilewright.core import dtypes
 from tilewright.core.errors import InvalidModel, UnsupportedOp
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 NEWEST_OPSET = 28
 MAX_DEPTH = 24
 _DAMAGED = "the file is damaged or was edited by hand; export the model again"
@@ -34,11 +34,11 @@ _FIELD_OF = {
 
 
 def check_versions(opset_imports: Iterable[tuple[str, int]], *, file: str) -> None:
-    """Refuses operator sets outside of 7 to 28.
+    """Refuses operator sets outside of 1 to 28.
 
     Raises:
         InvalidModel: no ai.onnx version, or two of them.
-        UnsupportedOp: the version is older or newer than what Tilewright knows.
+        UnsupportedOp: the version is newer than what Tilewright knows.
     """
     seen: dict[str, int] = {}
     for domain, version in opset_imports:
@@ -56,16 +56,13 @@ def check_versions(opset_imports: Iterable[tuple[str, int]], *, file: str) -> No
             file=file,
             remedy="not an ONNX model, or truncated; export the model again",
         )
-    version = seen.get("", OLDEST_OPSET)
-    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
-        newer = version > NEWEST_OPSET
+    version = seen.get("", NEWEST_OPSET)
+    if version > NEWEST_OPSET:
         raise UnsupportedOp(
             f"ai.onnx {version} is not supported; {OLDEST_OPSET} to {NEWEST_OPSET} are",
             file=file,
             operators=(f"ai.onnx opset {version}",),
-            remedy="export with an older opset_version"
-            if newer
-            else "convert it: onnx.version_converter.convert_version(model, 17)",
+            remedy=f"export with opset_version={NEWEST_OPSET} or older",
         )
 
 

@@ -98,7 +98,7 @@ def inline_call(node: ir.Node, function: ir.Function, *, file: str | None = None
     """
     if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
         raise InvalidModel(
-            f"{node.op_type} is called with {len(node.inputs)} inputs, {len(node.outputs)} outputs; "
+            f"{node.op_type} got {len(node.inputs)} inputs and {len(node.outputs)} outputs; "
             f"the function has {len(function.inputs)} and {len(function.outputs)}",
             file=file,
             node=node_label(node),

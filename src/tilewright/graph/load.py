@@ -23,8 +23,7 @@ from tilewright.graph.build_view import view
 from tilewright.graph.check_nodes import Known, check_nodes
 from tilewright.graph.check_proto import check_proto, check_versions
 from tilewright.graph.functions import inline_functions
-from tilewright.graph.source import read_source
-from tilewright.graph.source import source_name
+from tilewright.graph.source import read_source, source_name
 from tilewright.graph.tensors import TensorReader, dense
 from tilewright.graph.verify import sort_nodes, verify
 from tilewright.graph.walk import all_graphs, all_nodes, node_label, unique_names
@@ -194,7 +193,7 @@ def _own(tensor: ir.TensorProtocol, reader: TensorReader, what: str) -> ir.Tenso
 
 
 def _dims(tensor: ir.TensorProtocol) -> list[int]:
-    return [int(dim) for dim in tensor.shape]  # type: ignore[call-overload,arg-type]
+    return [int(dim) for dim in tensor.shape]  # type: ignore[arg-type]
 
 
 def _external_proto(tensor: ir.ExternalTensor) -> onnx.TensorProto:

@@ -34,7 +34,7 @@ def evaluate_graph(
         view: the graph, with sorted nodes.
         feeds: an array (a list for a sequence, None for an empty optional) for each graph input.
         wide: compute float16, bfloat16 and float32 in float64; such results are float64.
-        keep: names of the values to return, anywhere in the outermost graph; by default its outputs.
+        keep: names of the values to return, of the outermost graph; by default its outputs.
 
     Raises:
         ShapeMismatch: a graph input has no feed.
@@ -158,9 +158,7 @@ class _Evaluation:
             raise OutOfRange(
                 str(error), node=node.name, remedy="check the feeds and the model's shapes"
             ) from error
-        return [
-            (name, value) for name, value in zip(node.outputs, results, strict=True) if name
-        ]
+        return [(name, value) for name, value in zip(node.outputs, results, strict=True) if name]
 
     def _closure(
         self,
@@ -191,21 +189,24 @@ class _Evaluation:
 def _lookup(
     name: str, values: Mapping[str, Value], view: GraphView, outer: Mapping[str, Value]
 ) -> Value:
-    for scope in (values, view.initializers, outer):
-        if name in scope:
-            return scope[name]  # type: ignore[return-value]
+    if name in values:
+        return values[name]
+    if name in view.initializers:
+        return view.initializers[name]
+    if name in outer:
+        return outer[name]
     raise InternalError(f"value {name!r} was dropped before its last use, or never computed")
 
 
 def _as_value(feed: Any) -> Value:
-    if feed is None or isinstance(feed, list | dict):
-        return feed  # type: ignore[return-value]
+    if feed is None or isinstance(feed, list):
+        return feed
     array = np.asarray(feed)
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def _raised(value: Value, wide: bool) -> Value:
-    if not wide or value is None or isinstance(value, dict):
+    if not wide or value is None:
         return value
     if isinstance(value, list):
         return [_raised(part, wide) for part in value]
