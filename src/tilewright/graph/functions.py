@@ -4,19 +4,30 @@ Call(f, x) -> the nodes of f with x for its input, its attributes by reference f
 Input -> Output: a model with model-local functions -> the same model without any.
 Guarantees: nested functions, sub-graphs in bodies and a body's own operator versions are kept;
 functions that call themselves and expansions beyond a million nodes are refused.
-Not here: unique names (walk.unique_names, run afterwards).
+Not here: unique names after inlining (walk.unique_names).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from tilewright.core.errors import InvalidModel
-from tilewright.graph.walk import all_nodes, node_label, subgraphs
+from tilewright.core.record import DecisionLog
+from tilewright.graph.check_nodes import schema
+from tilewright.graph.check_proto import NEWEST_OPSET
+from tilewright.graph.clone import clone_node
+from tilewright.graph.element_types import element_type_of
+from tilewright.graph.info import TensorInfo
+from tilewright.graph.normalize import normalize
+from tilewright.graph.walk import all_nodes, node_label, subgraphs, unique_names
 
 MAX_NODES = 1_000_000
+_MAX_ROUNDS = 8
+Wanted = Callable[[str, str], bool]
 Identifier = tuple[str, str, str]
 
 
@@ -113,7 +124,7 @@ def inline_call(node: ir.Node, function: ir.Function, *, file: str | None = None
     }
     attributes.update(node.attributes)
     prefix = node.name or node.op_type
-    added = [_clone_node(inner, values, attributes, prefix) for inner in function]
+    added = [clone_node(inner, values, attributes, prefix) for inner in function]
     graph = node.graph
     if graph is None:
         raise InvalidModel("a call outside of any graph", file=file, node=node_label(node))
@@ -147,82 +158,111 @@ def _hand_over(node: ir.Node, results: list[ir.Value | None], graph: ir.Graph) -
     return identities
 
 
-def _clone_node(
-    node: ir.Node,
-    values: dict[ir.Value, ir.Value | None],
-    attributes: Mapping[str, ir.Attr],
-    prefix: str,
-) -> ir.Node:
-    outputs = []
-    for value in node.outputs:
-        name = f"{prefix}/{value.name}" if value.name else ""
-        outputs.append(ir.Value(name=name, type=value.type, shape=value.shape))
-    cloned = ir.Node(
-        node.domain,
-        node.op_type,
-        [values.get(value, value) if value is not None else None for value in node.inputs],
-        [
-            attribute
-            for old in node.attributes.values()
-            if (attribute := _clone_attribute(old, values, attributes, prefix)) is not None
-        ],
-        overload=node.overload,
-        outputs=outputs,
-        version=node.version,
-        name=f"{prefix}/{node.name or node.op_type}",
-    )
-    values.update(zip(node.outputs, outputs, strict=True))
-    return cloned
+# --- operators that ONNX defines by a function body -----------------------------------------------
 
 
-def _clone_attribute(
-    attribute: ir.Attr,
-    values: dict[ir.Value, ir.Value | None],
-    attributes: Mapping[str, ir.Attr],
-    prefix: str,
-) -> ir.Attr | None:
-    if attribute.is_ref():
-        given = attributes.get(attribute.ref_attr_name or "")
-        if given is None or given.value is None:
-            return None  # an optional attribute of the call that was not given
-        if given.type is ir.AttributeType.GRAPH:
-            graph = _clone_graph(given.as_graph(), {}, {}, prefix)
-            return ir.AttrGraph(attribute.name, graph)
-        return ir.Attr(attribute.name, given.type, given.value)
-    if attribute.type is ir.AttributeType.GRAPH:
-        graph = _clone_graph(attribute.as_graph(), values, attributes, prefix)
-        return ir.AttrGraph(attribute.name, graph)
-    if attribute.type is ir.AttributeType.GRAPHS:
-        graphs = [_clone_graph(g, values, attributes, prefix) for g in attribute.as_graphs()]
-        return ir.AttrGraphs(attribute.name, graphs)
-    return attribute
+def expand_functions(
+    model: ir.Model,
+    wanted: Wanted,
+    *,
+    infos: Mapping[str, TensorInfo] | None = None,
+    log: DecisionLog | None = None,
+    file: str | None = None,
+) -> list[str]:
+    """Replaces operators by the bodies that ONNX gives for them, in place.
+
+    Args:
+        model: a normalised model; it is normalised again afterwards.
+        wanted: says of ``(domain, op_type)`` whether to expand it.
+        infos: types and shapes by value name, for bodies that depend on them.
+        log: takes a decision for each expansion.
+        file: the model's name in messages.
+
+    Returns:
+        The labels of nodes that are wanted but have no body, or whose input types are not known.
+    """
+    log = log if log is not None else DecisionLog()
+    for _ in range(_MAX_ROUNDS):
+        expanded = False
+        for node in [node for node in all_nodes(model.graph) if wanted(node.domain, node.op_type)]:
+            function = _body_of(node, infos or {})
+            if function is None:
+                continue
+            log.add("expand_functions", node_label(node), "replaced by ONNX's function body")
+            inline_call(node, function, file=file)
+            expanded = True
+        if not expanded:
+            break
+        unique_names(model)
+        normalize(model, log=log, file=file)
+    return [node_label(n) for n in all_nodes(model.graph) if wanted(n.domain, n.op_type)]
 
 
-def _clone_graph(
-    graph: ir.Graph,
-    outer: Mapping[ir.Value, ir.Value | None],
-    attributes: Mapping[str, ir.Attr],
-    prefix: str,
-) -> ir.Graph:
-    values = dict(outer)
-    inputs = []
-    for value in graph.inputs:
-        inputs.append(ir.Value(name=value.name, type=value.type, shape=value.shape))
-        values[value] = inputs[-1]
-    weights = []
-    for value in graph.initializers.values():
-        if value.is_graph_input():
+def _body_of(node: ir.Node, infos: Mapping[str, TensorInfo]) -> ir.Function | None:
+    """The function that ONNX gives for a node, its attributes completed by their defaults."""
+    definition = schema(node.domain, node.op_type, node.version or NEWEST_OPSET)
+    if definition is None or any(True for _ in subgraphs(node)):
+        return None
+    for name, attribute in definition.attributes.items():
+        if name not in node.attributes and attribute.default_value.name:
+            default = onnx.AttributeProto.FromString(attribute.default_value.SerializeToString())
+            node.attributes[name] = ir.serde.deserialize_attribute(default)
+    data = _body_bytes(node, definition, infos)
+    if not data:
+        return None
+    proto = onnx.FunctionProto.FromString(data)
+    if not _complete_outputs(proto, node):
+        return None
+    function = ir.serde.deserialize_function(proto)
+    for inner in function.all_nodes():
+        inner.version = function.opset_imports.get(inner.domain, NEWEST_OPSET)
+    return function
+
+
+def _complete_outputs(proto: onnx.FunctionProto, node: ir.Node) -> bool:
+    """Bodies name outputs that they do not compute; harmless unless the call wants them."""
+    made = {name for inner in proto.node for name in inner.output} | set(proto.input)
+    for index, name in enumerate(proto.output):
+        if name in made:
             continue
-        weights.append(
-            ir.Value(
-                name=value.name, type=value.type, shape=value.shape, const_value=value.const_value
-            )
+        if index < len(node.outputs) and (node.outputs[index].name or node.outputs[index].uses()):
+            return False
+        proto.output[index] = proto.output[0]
+    return True
+
+
+def _body_bytes(node: ir.Node, definition: Any, infos: Mapping[str, TensorInfo]) -> bytes | None:
+    """The body as protobuf; ``definition`` is an OpSchema (its stubs lack the function part)."""
+    data: bytes | None = None
+    if definition.has_function:
+        version = max(v for v in definition.function_opset_versions if v <= NEWEST_OPSET)
+        data = definition.get_function_with_opset_version(version)
+    elif definition.has_context_dependent_function:
+        types = [_type_of(value, infos) for value in node.inputs]
+        if any(kind is None for kind in types):
+            return None
+        versions = definition.context_dependent_function_opset_versions
+        data = definition.get_context_dependent_function_with_opset_version(
+            max(v for v in versions if v <= NEWEST_OPSET),
+            ir.serde.serialize_node(node).SerializeToString(),
+            [kind for kind in types if kind is not None],
         )
-        values[value] = weights[-1]
-    nodes = [_clone_node(node, values, attributes, prefix) for node in graph]
-    outputs = []
-    for value in graph.outputs:
-        new = values.get(value, value)
-        if new is not None:
-            outputs.append(new)
-    return ir.Graph(inputs, outputs, nodes=nodes, initializers=weights, name=graph.name)
+    return data
+
+
+def _type_of(value: ir.Value | None, infos: Mapping[str, TensorInfo]) -> bytes | None:
+    """A serialised TypeProto; empty for an absent input, None when the type is not known."""
+    if value is None:
+        return b""
+    info = infos.get(value.name or "")
+    dtype = info.dtype if info is not None else element_type_of(value)
+    if dtype is None:
+        return None
+    dims = None
+    if info is not None and info.shape is not None:
+        dims = [dim.const if dim.is_const else str(dim) for dim in info.shape]
+    elif value.const_value is not None:
+        dims = [int(dim) for dim in value.const_value.shape]  # type: ignore[arg-type]
+    proto: onnx.TypeProto = onnx.helper.make_tensor_type_proto(dtype.code, dims)
+    data: bytes = proto.SerializeToString()
+    return data

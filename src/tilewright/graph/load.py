@@ -24,7 +24,7 @@ from tilewright.graph.check_nodes import Known, check_nodes
 from tilewright.graph.check_proto import check_proto, check_versions
 from tilewright.graph.functions import inline_functions
 from tilewright.graph.source import read_source, source_name
-from tilewright.graph.tensors import TensorReader, dense
+from tilewright.graph.tensors import TensorReader, dense, element_type
 from tilewright.graph.verify import sort_nodes, verify
 from tilewright.graph.walk import all_graphs, all_nodes, node_label, unique_names
 
@@ -189,6 +189,7 @@ def _own(tensor: ir.TensorProtocol, reader: TensorReader, what: str) -> ir.Tenso
             string_data=[bytes(text) for text in tensor.string_data()],
         )
         return reader.read(proto, what)
+    element_type(int(tensor.dtype), file=reader.file, what=what)
     return tensor
 
 
