@@ -192,16 +192,31 @@ def _from_float(b: Builder, value: Value, target: DType, saturate: bool) -> Valu
 
 
 def _to_integer(b: Builder, value: Value, target: DType) -> Value:
-    """Truncates and saturates; NaN gives 0."""
-    kind = register_type(target, value.type.lanes)
-    if not target.is_signed:
-        whole = b.fptoui_sat(value, kind)
-        if target.bits >= 8:
-            return whole
-        return b.intrinsic("umin", kind, [whole, constant(kind, (1 << target.bits) - 1)])
-    whole = b.fptosi_sat(value, kind)
-    if target.bits >= 8:
-        return whole
-    limit = 1 << (target.bits - 1)
-    capped = b.intrinsic("smin", kind, [whole, constant(kind, limit - 1)])
-    return b.intrinsic("smax", kind, [capped, constant(kind, -limit)])
+    """Truncates and saturates; NaN gives 0.
+
+    LLVM's own saturating conversions take vectors apart, so: clamp, convert, mend.
+    """
+    source = value.type
+    low = -(1 << (target.bits - 1)) if target.is_signed else 0
+    high = low + (1 << target.bits) - 1
+    kind = int_type(max(32, target.bits), source.lanes)
+    limit = _float_at_most(high, source.bits)
+    above_low = b.fcmp("ogt", value, constant(source, float(low)))  # false for NaN
+    inside = b.select(above_low, value, constant(source, float(low)))
+    below_limit = b.fcmp("olt", inside, constant(source, limit))
+    inside = b.select(below_limit, inside, constant(source, limit))
+    fits_signed = target.is_signed or target.bits < 32
+    whole = b.fptosi(inside, kind) if fits_signed else b.fptoui(inside, kind)
+    if limit != high:
+        above = b.fcmp("oge", value, constant(source, float(high + 1)))
+        whole = b.select(above, constant(kind, high), whole)
+    if target.is_signed:
+        whole = b.select(b.fcmp("uno", value, value), constant(kind, 0), whole)
+    return b.trunc(whole, register_type(target, source.lanes))
+
+
+def _float_at_most(number: int, bits: int) -> float:
+    """The largest float32 or float64 that is not above a power of two minus one."""
+    precision = 24 if bits == 32 else 53
+    spare = max(0, number.bit_length() - precision)
+    return float(number >> spare << spare)

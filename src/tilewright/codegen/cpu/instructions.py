@@ -216,6 +216,13 @@ class Instructions:
     def uitofp(self, a: Value, kind: Type) -> Value:
         return self._convert("uitofp", a, kind)
 
+    def fptosi(self, a: Value, kind: Type) -> Value:
+        """Truncates toward zero; undefined where the result does not fit, NaN included."""
+        return self._convert("fptosi", a, kind)
+
+    def fptoui(self, a: Value, kind: Type) -> Value:
+        return self._convert("fptoui", a, kind)
+
     def bitcast(self, a: Value, kind: Type) -> Value:
         return self._convert("bitcast", a, kind)
 

@@ -204,11 +204,11 @@ def _extreme(b: Builder, args: Sequence[Value], dtype: DType, predicate: str, na
         return b.intrinsic(("s" if dtype.is_signed else "u") + name, x.type, [x, y])
     if isinstance(x.const, float):
         x, y = y, x
-    # One minps/maxps: it gives x when an operand is NaN, so only a NaN in y is left to keep.
-    picked = b.select(b.fcmp(predicate, y, x), y, x)
     if isinstance(y.const, float):
-        return y if math.isnan(y.const) else picked
-    return b.select(b.fcmp("uno", y, y), y, picked)
+        if math.isnan(y.const):
+            return y
+        return b.select(b.fcmp(predicate, y, x), y, x)  # one minps or maxps: it keeps a NaN in x
+    return b.intrinsic(name + "imum", x.type, [x, y], flags="nsz")
 
 
 def _and(b: Builder, args: Sequence[Value], dtype: DType) -> Value:
