@@ -1,0 +1,126 @@
+"""Between floats and integers with a scale and a zero point.
+
+    QuantizeLinear(x, s, z)    ->  out[i] = saturate(round(x[i] / s) + z)
+    DequantizeLinear(q, s, z)  ->  out[i] = (q[i] - z) * s
+Guarantees: half to even, once, before the zero point is added; the division has the precision of
+the scale; per tensor, per axis and blocked; a NaN gives the zero point.
+Not here: quantised contractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.core.dtypes import (
+    BY_CODE,
+    FLOAT8_E8M0,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    UINT8,
+    DType,
+)
+from tilewright.kernel.ir import Buffer, Expr, call, cast, reduce_over, select
+from tilewright.lower.broadcast import refuse_opaque
+from tilewright.lower.context import Lowering, Unlowerable
+from tilewright.lower.precision import compute_type, flag
+from tilewright.lower.registry import lowers
+
+_UINT8_MAX = 255
+
+
+def spread_load(ctx: Lowering, parameter: Buffer, x: Buffer, index: Sequence[Expr]) -> Expr:
+    """The scale or zero point of one element: of the tensor, of its axis index, or of its block."""
+    if all(dim.is_const and dim.const == 1 for dim in parameter.shape) and len(parameter.shape) < 2:
+        return parameter[(0,) * len(parameter.shape)]
+    axis = int(ctx.node.attribute("axis", 1)) % len(x.shape)
+    block = int(ctx.node.attribute("block_size", 0))
+    if not block:
+        if len(parameter.shape) != 1:
+            raise Unlowerable("a scale of several dims without block_size")
+        return parameter[index[axis]]
+    return parameter[(*index[:axis], index[axis] / block, *index[axis + 1 :])]
+
+
+@lowers("QuantizeLinear")
+def quantize(ctx: Lowering) -> None:
+    out, x, scale, zero = ctx.output(), ctx.input(0), ctx.input(1), ctx.optional(2)
+    if out is None:
+        return
+    refuse_opaque(x, out)
+    if out.dtype is FLOAT8_E8M0:
+        raise Unlowerable("quantisation to float8_e8m0")
+    precision = BY_CODE.get(int(ctx.node.attribute("precision", 0)), scale.dtype)
+    if not precision.is_float:
+        precision = FLOAT32
+    kind, saturate = compute_type(precision), flag(ctx, "saturate", 1)
+
+    def body(*index: Expr) -> Expr:
+        divisor = _in_precision(spread_load(ctx, scale, x, index), precision)
+        ratio = _rounded(_in_precision(x[index], precision) / divisor, precision)
+        shift = None if zero is None else spread_load(ctx, zero, x, index).cast(kind)
+        if out.dtype.is_integer:
+            return _to_integer(ratio, shift, out.dtype)
+        return cast(ratio if shift is None else ratio + shift, out.dtype, saturate=saturate)
+
+    ctx.pure(out, body)
+
+
+def _in_precision(value: Expr, precision: DType) -> Expr:
+    return value.cast(precision).cast(compute_type(precision))
+
+
+def _rounded(value: Expr, precision: DType) -> Expr:
+    """The value as the division in ``precision`` gives it."""
+    return value.cast(precision).cast(value.dtype)
+
+
+def _to_integer(ratio: Expr, shift: Expr | None, dtype: DType) -> Expr:
+    """Rounds, shifts and saturates."""
+    whole = call("round", ratio)
+    if shift is not None:
+        whole = select(call("isnan", whole), 0.0, whole) + shift
+    return cast(whole, dtype)
+
+
+@lowers("DequantizeLinear")
+def dequantize(ctx: Lowering) -> None:
+    out, x, scale, zero = ctx.output(), ctx.input(0), ctx.input(1), ctx.optional(2)
+    if out is None:
+        return
+    refuse_opaque(x, out)
+    kind = FLOAT64 if x.dtype is INT32 or FLOAT64 in (scale.dtype, out.dtype) else FLOAT32
+
+    def body(*index: Expr) -> Expr:
+        value = x[index].cast(kind)
+        if zero is not None:
+            value = value - spread_load(ctx, zero, x, index).cast(kind)
+        factor = spread_load(ctx, scale, x, index).cast(kind)
+        return cast(value * factor, out.dtype, saturate=False)
+
+    ctx.pure(out, body)
+
+
+@lowers("DynamicQuantizeLinear")
+def dynamic_quantize(ctx: Lowering) -> None:
+    """Scale and zero point of a tensor's own range, then its quantisation to uint8."""
+    x = ctx.input(0)
+    refuse_opaque(x)
+    y, scale, zero = (ctx.output(position) for position in range(3))
+    scale = scale if scale is not None else ctx.temporary(FLOAT32, ())
+    zero = zero if zero is not None else ctx.temporary(UINT8, ())
+    step, offset = scale[()], zero[()]
+
+    def low() -> Expr:
+        return reduce_over("min", x.shape, lambda *index: x[index]).min(0.0)
+
+    def spacing() -> Expr:
+        high = reduce_over("max", x.shape, lambda *index: x[index]).max(0.0)
+        span = high - low()
+        # A tensor of zeros has no range; any positive step gives zeros.
+        return select(span.gt(0.0), span / float(_UINT8_MAX), 1.0 / _UINT8_MAX)
+
+    ctx.pure(scale, spacing)
+    ctx.pure(zero, lambda: cast(call("round", -low() / step), UINT8))
+    if y is not None:
+        ctx.pure(y, lambda *index: _to_integer(x[index] / step, offset.cast(FLOAT32), UINT8))
