@@ -177,3 +177,8 @@ def _is_whole(text: str) -> bool:
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype to compute in: `dtype` itself, or float32 for narrower floats."""
     return CODES[1] if dtype in HALF or dtype in TINY_FLOAT else dtype
+
+
+def summed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which to sum many values of `dtype`: float64 for float32, else itself."""
+    return CODES[11] if dtype == CODES[1] else dtype

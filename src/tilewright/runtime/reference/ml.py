@@ -80,7 +80,7 @@ def normalizer(call: Call, x: Array) -> Outputs:
     norm = call.choice("norm", "MAX", ("MAX", "L1", "L2"))
     data = float32(call, x)
     divisor = {
-        "MAX": lambda: np.max(np.abs(data), axis=-1, keepdims=True),
+        "MAX": lambda: np.max(data, axis=-1, keepdims=True),
         "L1": lambda: np.sum(np.abs(data), axis=-1, keepdims=True),
         "L2": lambda: np.sqrt(np.sum(np.square(data), axis=-1, keepdims=True)),
     }[norm]()
@@ -226,7 +226,8 @@ def linear_classifier(call: Call, x: Array) -> Outputs:
     count = scores.shape[1] if names is None else names.size
     if scores.shape[1] == 1 and count == 2:
         chosen = (scores[:, 0] > 0).astype(np.int64)
-        scores = np.concatenate([-scores, scores], axis=1)
+        plain = call.text("post_transform", "NONE") == "NONE"
+        scores = np.concatenate([1 - scores if plain else -scores, scores], axis=1)
     else:
         chosen = np.argmax(scores, axis=1)
     return chosen if names is None else names[chosen], post_transform(call, scores)

@@ -115,6 +115,6 @@ def svm_classifier(call: Call, x: Array) -> Outputs:
     chosen = np.argmax(votes, axis=1)
     if call.numbers("prob_a"):
         scores = _probabilities(call, decisions, len(sizes))
-        return names[np.argmax(scores, axis=1)], float32(call, scores)
+        return names[chosen], float32(call, scores)
     scores = np.concatenate([-decisions, decisions], axis=1) if len(sizes) == 2 else decisions
     return names[chosen], float32(call, post_transform(call, scores))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.reference.dtypes import Array, accumulator, dtype_of
+from tilewright.runtime.reference.dtypes import Array, accumulator, dtype_of, summed_in
 from tilewright.runtime.reference.registry import Call, Outputs, operator
 
 
@@ -19,8 +19,10 @@ def _channels(parameter: Array, rank: int) -> Array:
 
 
 def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    mean = np.mean(x, axis=axes, keepdims=True)
-    return np.asarray(mean), np.asarray(np.mean(np.square(x - mean), axis=axes, keepdims=True))
+    precise = summed_in(x.dtype)
+    mean = np.mean(x, axis=axes, keepdims=True, dtype=precise).astype(x.dtype)
+    var = np.mean(np.square(x - mean), axis=axes, keepdims=True, dtype=precise)
+    return np.asarray(mean), np.asarray(var).astype(x.dtype)
 
 
 def _batch(

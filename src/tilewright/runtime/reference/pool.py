@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.reference.dtypes import Array
+from tilewright.runtime.reference.dtypes import Array, summed_in
 from tilewright.runtime.reference.registry import Call, Outputs, operator
 from tilewright.runtime.reference.spatial import Windows, pads_of, per_axis, windows
 
@@ -23,7 +23,7 @@ def _layout(call: Call, x: Array) -> Windows:
     kernel = call.integers("kernel_shape")
     if kernel is None:
         raise call.error("attribute 'kernel_shape' is required")
-    return windows(call, x.shape[2:], kernel)
+    return windows(call, x.shape[2:], kernel, crop=True)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
@@ -36,11 +36,10 @@ def _separable(
     """Fold every window with an associative function, one axis after the other."""
     for axis in range(len(view.size)):
         before, after = view.spans(axis)
-        pads = [(0, 0)] * x.ndim
-        pads[axis + 2] = (before, after)
-        data = np.moveaxis(
-            np.pad(x, pads, constant_values=fill) if before or after else x, axis + 2, -1
-        )
+        data = np.moveaxis(x, axis + 2, -1)[..., max(0, -before) :]
+        if before > 0 or after > 0:
+            pads = [(0, 0)] * (x.ndim - 1) + [(max(0, before), after)]
+            data = np.pad(data, pads, constant_values=fill)
         length = (view.output[axis] - 1) * view.strides[axis] + 1
         result: Array | None = None
         for tap in range(view.kernel[axis]):
@@ -116,7 +115,8 @@ def _global_axes(call: Call, x: Array) -> tuple[int, ...]:
 
 @operator("GlobalAveragePool")
 def global_average_pool(call: Call, x: Array) -> Outputs:
-    return (np.mean(x, axis=_global_axes(call, x), keepdims=True),)
+    mean = np.mean(x, axis=_global_axes(call, x), keepdims=True, dtype=summed_in(x.dtype))
+    return (np.asarray(mean).astype(x.dtype),)
 
 
 @operator("GlobalMaxPool")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.runtime.reference.dtypes import Array
+from tilewright.runtime.reference.dtypes import Array, summed_in
 from tilewright.runtime.reference.registry import Call, Outputs, operator
 
 Axes = tuple[int, ...]
@@ -18,7 +18,8 @@ Kernel = Callable[[Array, Axes], Array]
 
 
 def _sum(x: Array, axes: Axes) -> Array:
-    return np.asarray(np.sum(x, axis=axes, keepdims=True, dtype=x.dtype))
+    total = np.sum(x, axis=axes, keepdims=True, dtype=summed_in(x.dtype))
+    return np.asarray(total).astype(x.dtype)
 
 
 def _count(x: Array, axes: Axes) -> int:
@@ -27,7 +28,8 @@ def _count(x: Array, axes: Axes) -> int:
 
 def _mean(x: Array, axes: Axes) -> Array:
     if x.dtype.kind not in "iu":
-        return np.asarray(_sum(x, axes) / x.dtype.type(_count(x, axes)))
+        total = np.sum(x, axis=axes, keepdims=True, dtype=summed_in(x.dtype))
+        return np.asarray(total / total.dtype.type(_count(x, axes))).astype(x.dtype)
     total = np.sum(x, axis=axes, keepdims=True, dtype=np.int64)
     return np.trunc(total / max(_count(x, axes), 1)).astype(x.dtype)
 

@@ -6,6 +6,7 @@ Source: ONNX specification of Conv-22, ConvTranspose-22 and MaxPool-22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,14 @@ def pads_of(call: Call, rank: int) -> tuple[int, ...]:
     return pads
 
 
-def windows(call: Call, size: Sequence[int], kernel: Sequence[int]) -> Windows:
-    """Lay windows over an input of spatial `size`; raises OperatorError when none fits."""
+def windows(
+    call: Call, size: Sequence[int], kernel: Sequence[int], *, crop: bool = False
+) -> Windows:
+    """Lay windows over an input of spatial `size`; raises OperatorError when none fits.
+
+    Where strides exceed the kernel, SAME padding can come out negative: pooling then cuts the
+    input (`crop`), as its specified formula says, while convolution pads nothing.
+    """
     rank = len(size)
     if len(kernel) != rank:
         raise call.error(f"kernel {list(kernel)} does not fit spatial shape {list(size)}")
@@ -75,8 +82,9 @@ def windows(call: Call, size: Sequence[int], kernel: Sequence[int]) -> Windows:
         before, after = pads[axis], pads[axis + rank]
         if auto_pad.startswith("SAME"):
             count = -(-size[axis] // strides[axis])
-            total = max(0, (count - 1) * strides[axis] + reach - size[axis])
-            before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            total = (count - 1) * strides[axis] + reach - size[axis]
+            total = total if crop else max(0, total)
+            before = math.trunc((total + (auto_pad == "SAME_LOWER")) / 2)
             after = total - before
         else:
             room = size[axis] + before + after - reach
