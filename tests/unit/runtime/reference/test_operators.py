@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.runtime.reference import evaluate
+from tilewright.runtime.reference import conv, evaluate
 
 f32 = partial(np.array, dtype=np.float32)
 i32 = partial(np.array, dtype=np.int32)
@@ -104,7 +104,7 @@ def test_conv_and_its_transpose(stride: int, dilation: int, group: int) -> None:
 def test_large_convolution_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = random(1, 3, 20, 9), random(4, 3, 3, 3)
     whole = run("Conv", x, w, pads=[1] * 4)
-    monkeypatch.setattr("tilewright.runtime.reference.conv._PIECE_BYTES", 4000)
+    monkeypatch.setattr(conv, "_PIECE_BYTES", 4000)
     np.testing.assert_allclose(run("Conv", x, w, pads=[1] * 4), whole, atol=1e-12)
 
 
