@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from tilewright.kernel.ir import Expr, dim_value, select
 from tilewright.lower.context import Lowering, Unlowerable
-from tilewright.lower.indexing import as_index, axis_of, checked, refuse_opaque, replaced, within
+from tilewright.lower.indexing import (
+    as_index,
+    axis_of,
+    checked,
+    checked_forward,
+    refuse_opaque,
+    replaced,
+    within,
+)
 from tilewright.lower.registry import lowers
 
 
@@ -97,8 +105,7 @@ def lower_tensor_scatter(ctx: Lowering) -> None:
         if starts is not None:
             first = as_index(starts[index[0]])
             if not circular:
-                room = cache.shape[axis] - length + 1
-                first = checked(select(first.lt(0), dim_value(room), first), room)
+                first = checked_forward(first, cache.shape[axis] - length + 1)
             step = step - first
         if circular:
             step = step % size

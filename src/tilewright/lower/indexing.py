@@ -20,7 +20,7 @@ from tilewright.core.dtypes import (
     Kind,
 )
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Buffer, Expr, call, cast, constant, dim_value
+from tilewright.kernel.ir import Buffer, Expr, call, cast, constant, dim_value, select
 from tilewright.lower.context import Lowering, Unlowerable
 
 _SOFT = frozenset(("float16", "bfloat16"))
@@ -61,6 +61,12 @@ def as_index(value: Expr) -> Expr:
 def checked(index: Expr, dim: Dim) -> Expr:
     """A data-dependent index: negative ones wrap once, others outside raise at run time."""
     return call("checked_index", as_index(index), dim_value(dim))
+
+
+def checked_forward(index: Expr, dim: Dim) -> Expr:
+    """A data-dependent index that must not be negative either."""
+    whole = as_index(index)
+    return checked(select(whole.lt(0), dim_value(dim), whole), dim)
 
 
 def within(index: Expr, low: Expr | int, high: Expr | Dim | int) -> Expr:
