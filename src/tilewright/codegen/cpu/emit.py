@@ -86,7 +86,6 @@ class Builder(Instructions):
         self._result = result
         self._header = header
         self._allocas: list[str] = []
-        self._open = True
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -97,14 +96,14 @@ class Builder(Instructions):
 
     def enter(self, label: str) -> None:
         """Starts a block; instructions follow there."""
+        if self._lines and self._lines[-1].endswith(":"):
+            self.emit("unreachable")  # the block after a return, in which nothing was put
         self._lines.append(f"{label}:")
         self.block = label
-        self._open = True
 
     def jump(self, label: str) -> None:
         """Ends the block with a branch."""
         self.emit(f"br label %{label}")
-        self._open = False
 
     def branch(self, condition: Value, then: str, otherwise: str, metadata: str = "") -> None:
         """Ends the block with a branch on an i1."""
@@ -112,7 +111,6 @@ class Builder(Instructions):
             self.jump(then if condition.const else otherwise)
             return
         self.emit(f"br i1 {condition.ref}, label %{then}, label %{otherwise}{metadata}")
-        self._open = False
 
     def phi(self, incoming: Sequence[tuple[Value, str]]) -> Value:
         """The value that came from the block by which control arrived."""

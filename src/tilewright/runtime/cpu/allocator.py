@@ -1,0 +1,94 @@
+"""Aligned memory for arenas and tensors.
+
+Input -> Output: a size -> a NumPy array whose first byte is aligned for the widest vectors.
+Guarantees: 64-byte alignment, page alignment from 1 MiB; a size that cannot fit gives an
+``OutOfMemory`` that says how much was asked for and how much there is, before memory is touched.
+Not here: which tensor lives where (the memory plan).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.errors import InternalError, OutOfMemory
+
+ALIGNMENT = 64
+_PAGE = 4096
+_PAGED_FROM = 1 << 20
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def allocate(num_bytes: int, purpose: str = "a buffer") -> npt.NDArray[np.uint8]:
+    """Uninitialised bytes.
+
+    Args:
+        num_bytes: size; 0 gives an empty array.
+        purpose: what it is for, in the error.
+
+    Raises:
+        OutOfMemory: more than this machine (or its container) has, or the system refuses.
+    """
+    if num_bytes < 0:
+        raise InternalError(f"{purpose} of {num_bytes} bytes")
+    alignment = _PAGE if num_bytes >= _PAGED_FROM else ALIGNMENT
+    limit = memory_limit_bytes()
+    if num_bytes > limit:
+        raise _too_much(num_bytes, purpose, f"this machine has {_readable(limit)}")
+    try:
+        block = np.empty(num_bytes + alignment, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
+        raise _too_much(num_bytes, purpose, "the system refuses it") from error
+    start = -block.ctypes.data % alignment
+    return block[start : start + num_bytes]
+
+
+def empty(
+    shape: Sequence[int], dtype: np.dtype[Any], purpose: str = "a tensor"
+) -> npt.NDArray[Any]:
+    """An uninitialised, aligned, row-major array.
+
+    Raises:
+        OutOfMemory: as ``allocate``.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return allocate(num_bytes, purpose).view(dtype).reshape(shape)
+
+
+def is_aligned(array: npt.NDArray[Any], alignment: int = ALIGNMENT) -> bool:
+    """Whether code that was compiled for aligned accesses may use the array's memory."""
+    return array.ctypes.data % alignment == 0 and array.flags.c_contiguous
+
+
+@cache
+def memory_limit_bytes() -> int:
+    """Memory of this machine, or the limit of its container when that is lower."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        text = _CGROUP_LIMIT.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(text)) if text.isdigit() else physical
+
+
+def _too_much(num_bytes: int, purpose: str, reason: str) -> OutOfMemory:
+    return OutOfMemory(
+        f"{purpose} needs {_readable(num_bytes)}, {reason}",
+        remedy="use smaller inputs or a smaller batch, or a machine with more memory",
+    )
+
+
+def _readable(num_bytes: int) -> str:
+    amount = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            return f"{amount:.1f} {unit}" if unit != "bytes" else f"{num_bytes} bytes"
+        amount /= 1024
+    return f"{amount:.1f} PiB"
