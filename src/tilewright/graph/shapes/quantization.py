@@ -6,10 +6,11 @@ Input -> Output: the data's shape; scales checked against the granularity that t
 from __future__ import annotations
 
 from tilewright.core.dtypes import FLOAT32, UINT8, DType
-from tilewright.core.shape import Dim
+from tilewright.core.shape import shape_text
 from tilewright.graph.info import NodeInfo
 from tilewright.graph.shapes.contraction import matmul_shape
 from tilewright.graph.shapes.registry import (
+    ONE,
     RuleContext,
     Shape,
     attribute_dtype,
@@ -37,18 +38,26 @@ def dequantize(ctx: RuleContext) -> NodeInfo:
 def _checked(ctx: RuleContext) -> Shape:
     shape, scale = ctx.shape(0), ctx.shape(1)
     if ctx.has(2):
-        zero = ctx.shape_of_rank(2, len(scale))
-        for own, other in zip(zero, scale, strict=True):
-            ctx.equal(own, other, "scale and zero point")
+        _check_zero_point(ctx, ctx.shape(2), scale)
     block = ctx.integer("block_size", 0)
     if block:
         _check_blocks(ctx, shape, scale, block)
-    elif len(scale) == 1 and scale[0] != Dim.of(1):
+    elif len(scale) == 1 and scale[0] != ONE:
         axis = ctx.axis(1, rank=len(shape)) if len(shape) != 1 else 0
         ctx.equal(shape[axis], scale[0], f"one scale for each element of axis {axis}")
     elif len(scale) > 1:
         ctx.mismatch("a scale of rank 2 or more needs block_size")
     return shape
+
+
+def _check_zero_point(ctx: RuleContext, zero: Shape, scale: Shape) -> None:
+    """The zero point looks like the scale; a scalar and a vector of one element are the same."""
+    if len(zero) != len(scale) and len(zero) + len(scale) == 1:
+        zero, scale = (*zero, *scale), (ONE,)
+    if len(zero) != len(scale):
+        ctx.mismatch(f"a zero point {shape_text(zero)} for scales {shape_text(scale)}")
+    for own, other in zip(zero, scale, strict=True):
+        ctx.equal(own, other, "scale and zero point")
 
 
 def _check_blocks(ctx: RuleContext, shape: Shape, scale: Shape, block: int) -> None:
