@@ -54,8 +54,9 @@ _SHARED_NODES = 4
 def print_kernel(kernel: Kernel) -> str:
     """Renders a kernel; shared sub-expressions become ``let``s."""
     lines = [f"kernel {kernel.name}"]
-    for role in ("inputs", "outputs", "temporaries"):
-        lines.extend(f"  {role[:-1]:<6} {_declare(buffer)}" for buffer in getattr(kernel, role))
+    lines.extend(f"  input {_declare(buffer)}" for buffer in kernel.inputs)
+    lines.extend(f"  output {_declare(buffer)}" for buffer in kernel.outputs)
+    lines.extend(f"  temporary {_declare(buffer)}" for buffer in kernel.temporaries)
     indent = "  "
     steps: tuple[Axis, ...] = ()
     if kernel.steps is not None:

@@ -1,0 +1,70 @@
+"""Strides and counts."""
+
+from tilewright.core.dtypes import FLOAT16, FLOAT32, INT64
+from tilewright.core.shape import Dim
+from tilewright.kernel.access import count, linear_index, stride_of
+from tilewright.kernel.ir import (
+    Axis,
+    Buffer,
+    Kernel,
+    Stage,
+    Store,
+    call,
+    dim_value,
+    reduce_axes,
+)
+
+N, K = Dim.symbol("n"), Dim.symbol("k")
+I, J, R = Axis("i", N), Axis("j", N), Axis("r", K)
+
+
+def test_strides_of_a_linear_index() -> None:
+    index = linear_index((I.var * 2 + 1, J.var), (N, K))
+    assert stride_of(index, "i") == K * 2
+    assert stride_of(index, "j") == Dim.of(1)
+    assert stride_of(index, "r") == Dim.of(0)
+
+
+def test_no_stride_where_the_index_is_not_affine() -> None:
+    table = Buffer("t", INT64, (N,))
+    assert stride_of(I.var * I.var, "i") is None
+    assert stride_of(I.var / 2, "i") is None
+    assert stride_of(table[I.var], "i") is None
+    assert stride_of(table[I.var] + J.var * dim_value(K), "j") == K
+
+
+def test_counts_of_a_matrix_product() -> None:
+    a, b, c = (
+        Buffer("a", FLOAT32, (N, K)),
+        Buffer("b", FLOAT32, (K, N)),
+        Buffer("c", FLOAT16, (N, N)),
+    )
+    value = reduce_axes("sum", (R,), a[I.var, R.var] * b[R.var, J.var]).cast(FLOAT16)
+    stage = Stage((I, J), (Store("c", (I.var, J.var), value),))
+    counts = count(Kernel(name="mm", inputs=(a, b), outputs=(c,), stages=(stage,)))
+    assert counts.bytes_read == N * K * 8
+    assert counts.bytes_written == N * N * 2
+    assert counts.flops == N * N * K * 2
+
+
+def test_shared_and_index_work_is_not_counted_again() -> None:
+    x, y = Buffer("x", FLOAT32, (N, N)), Buffer("y", FLOAT32, (N, N))
+    row = reduce_axes("sum", (J,), call("exp", x[I.var, J.var]))
+    i, c = Axis("i", N), Axis("c", N)
+    value = x[i.var, dim_value(N) - 1 - c.var] / row
+    stage = Stage((i, c), (Store("y", (i.var, c.var), value),))
+    counts = count(Kernel(name="rows", inputs=(x,), outputs=(y,), stages=(stage,)))
+    assert counts.flops == N * N * 3  # exp and sum over (i, j), division over (i, c)
+
+
+def test_steps_repeat_the_work_but_not_the_traffic() -> None:
+    step = Axis("t", K, ordered=True)
+    y = Buffer("y", FLOAT32, (N,))
+    t = Buffer("t0", FLOAT32, (N,))
+    stage = Stage((I,), (Store("y", (I.var,), t[I.var] + 1),))
+    first = Stage((I,), (Store("t0", (I.var,), t[I.var] * 2),))
+    kernel = Kernel(
+        name="loop", inputs=(), outputs=(y,), temporaries=(t,), stages=(first, stage), steps=step
+    )
+    assert count(kernel).flops == N * K * 2
+    assert count(kernel).bytes_read == Dim.of(0)
