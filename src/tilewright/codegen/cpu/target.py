@@ -58,6 +58,21 @@ class CpuTarget:
         head = self.triple.split("-", 1)[0]
         return "aarch64" if head in ("aarch64", "arm64") else head
 
+    @property
+    def required_features(self) -> tuple[str, ...]:
+        """LLVM's names of features that a machine must have to run code for this target."""
+        if self.features:
+            named = (part[1:] for part in self.features.split(",") if part.startswith("+"))
+            return tuple(sorted(named))
+        if self.architecture != "x86_64":
+            return ()
+        wanted = ["avx2", "f16c", "fma"] if self.has_fma else []
+        if self.vector_bytes == 64:
+            wanted += ["avx512bw", "avx512dq", "avx512f", "avx512vl"]
+        if self.has_vnni and self.vector_bytes == 64:
+            wanted.append("avx512vnni")
+        return tuple(sorted(wanted))
+
     def lanes(self, bits: int) -> int:
         """Elements of that width in one vector register."""
         return max(1, 8 * self.vector_bytes // bits)

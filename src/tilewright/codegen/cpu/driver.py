@@ -1,0 +1,71 @@
+"""The native driver: one function that runs all calls of a segment.
+
+Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status)`` in it.
+Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the rows between
+them, writing the step number where kernels read it.
+Guarantees: stops after the first call that reports an error in the status word.
+Not here: the pool (pool), filling the rows (runtime.segment).
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, index
+
+ROW_BYTES = 64
+KIND, TARGET, ARGS, ITERATIONS, GRAIN, STEP_SLOT, STEPS = range(7)
+CALL, LOOP, END = 0, 1, 2
+
+
+def add_driver(module: Module) -> None:
+    """Defines ``tw_run``; the module also defines or imports ``tw_pool_run``."""
+    b = module.function(
+        "tw_run", [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)]
+    )
+    count = b.params["count"]
+    counter = b.alloca(I64)
+    b.store(index(0), counter)
+    with b.forever() as done:
+        at = b.load(I64, counter)
+        _leave_if(b, b.icmp("sge", at, count), done)
+        row = b.gep(b.params["rows"], b.mul(at, index(ROW_BYTES)))
+        b.store(b.add(at, index(1)), counter)
+        kind = _word(b, row, KIND)
+        with b.when(b.icmp("eq", kind, index(CALL))):
+            _call(b, row)
+            failed = b.icmp("ne", b.load(I64, b.params["status"], 8), index(0))
+            _leave_if(b, failed, done)
+        with b.when(b.icmp("eq", kind, index(LOOP))):
+            b.store(index(0), _pointer(b, row, STEP_SLOT), 8)
+            empty = b.icmp("sle", _word(b, row, STEPS), index(0))
+            with b.when(empty):
+                b.store(_word(b, row, TARGET), counter)
+        with b.when(b.icmp("eq", kind, index(END))):
+            slot = _pointer(b, row, STEP_SLOT)
+            step = b.add(b.load(I64, slot, 8), index(1))
+            b.store(step, slot, 8)
+            with b.when(b.icmp("slt", step, _word(b, row, STEPS))):
+                b.store(_word(b, row, TARGET), counter)
+
+
+def _call(b: Builder, row: Value) -> None:
+    iterations, grain = _word(b, row, ITERATIONS), _word(b, row, GRAIN)
+    function, args = _pointer(b, row, TARGET), _pointer(b, row, ARGS)
+    small = b.icmp("sle", iterations, grain)
+    with b.when(small):
+        b.call(function, None, [args, index(0), iterations])
+    with b.when(b.not_(small)):
+        b.call("tw_pool_run", None, [b.params["pool"], function, args, iterations, grain])
+
+
+def _word(b: Builder, row: Value, number: int) -> Value:
+    return b.load(I64, b.gep(row, number, 8), 8)
+
+
+def _pointer(b: Builder, row: Value, number: int) -> Value:
+    return b.load(PTR, b.gep(row, number, 8), 8)
+
+
+def _leave_if(b: Builder, condition: Value, done: str) -> None:
+    go_on = b.label("on")
+    b.branch(condition, done, go_on)
+    b.enter(go_on)

@@ -1,0 +1,150 @@
+"""``tilewright.compile``: a model in, a verified engine out.
+
+Input -> Output: a model and options -> ``Engine``, compared with the float64 reference before it is returned.
+Guarantees: nothing is written unless asked for; on any error no engine exists.
+Not here: the stages (compiler.pipeline), comparing values (compiler.verify).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tilewright.compiler.object_cache import ObjectCache, default_folder
+from tilewright.compiler.options import CompileOptions, Require, make_options
+from tilewright.compiler.pipeline import Build, compile_parts
+from tilewright.compiler.verify import check_tolerance, verify_engine
+from tilewright.core.errors import CacheError, ContractBreach
+from tilewright.graph.facade import Model
+from tilewright.lower.families import LOWERINGS
+from tilewright.runtime.engine import Engine
+from tilewright.runtime.engine_file import EngineParts
+
+Progress = Callable[[str, int, int], None]
+_USER_CACHE = "user"
+
+
+def compile(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    target: str = "cpu",
+    cpu: str | None = None,
+    precision: str = "fp32",
+    threads: int | None = None,
+    dims: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    require: Require | Iterable[str] | Mapping[str, Any] | None = None,
+    verify: bool = True,
+    verify_passes: bool = False,
+    verify_feeds: Mapping[str, Any] | None = None,
+    dump_graph: str | Path | None = None,
+    dump_kernels: str | Path | None = None,
+    cache: str | Path | None = _USER_CACHE,
+    progress: Progress | None = None,
+) -> Engine:
+    """Compiles a model.
+
+    Args:
+        model: a path, the bytes of an ONNX file, ``onnx.ModelProto``, ``onnx_ir.Model``, or a
+            ``torch.nn.Module`` together with ``example_inputs``.
+        example_inputs: arguments of the torch module (a tuple of tensors).
+        target: ``cpu``.
+        cpu: processor to compile for (``haswell``, ``znver4`` ...); None is this machine.
+        precision: ``fp32``: the types that the model states.
+        threads: threads of one run; None is the number of cores.
+        dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
+        dynamic_shapes: passed to ``torch.onnx.export``.
+        require: contracts (``["compiled", "max_error=1e-5"]``); a breach is an error.
+        verify: compare the engine with the float64 reference before returning it.
+        verify_passes: compare the graph after every pass with the graph before it.
+        verify_feeds: inputs for the comparison; by default random ones.
+        dump_graph: write the graph after the passes as ONNX.
+        dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
+        cache: folder of compiled kernels; ``None`` keeps nothing.
+        progress: called with (stage, done, total).
+
+    Raises:
+        UserError: one of its kinds; see ``tilewright.core.errors``.
+    """
+    start = perf_counter()
+    options = make_options(
+        target=target, cpu=cpu, precision=precision, threads=threads, dims=dims, require=require
+    )
+    folder = default_folder() / "objects" if cache == _USER_CACHE else cache
+    build = Build(
+        options=options,
+        cache=ObjectCache(None if folder is None else Path(folder)),
+        progress=progress,
+    )
+    with build.stage("import"):
+        imported = Model.load(
+            model,
+            build.log,
+            example_inputs=example_inputs,
+            dynamic_shapes=dynamic_shapes,
+            known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
+        )
+    parts = compile_parts(imported, build, verify_passes=verify_passes)
+    if dump_graph is not None:
+        imported.save(Path(dump_graph))
+    if dump_kernels is not None:
+        _dump(Path(dump_kernels), build, parts)
+    parts.decisions = tuple(build.log.entries)
+    if cpu is None or verify_runs_here(parts):
+        _verify(parts, imported, build, options, verify, verify_feeds)
+    else:
+        parts.info["summary"]["verification"] = f"skipped: compiled for {cpu}, which is not here"
+    parts.info["summary"]["seconds"] = {k: round(v, 4) for k, v in build.times_s.items()}
+    parts.info["summary"]["total_seconds"] = round(perf_counter() - start, 4)
+    return Engine(parts)
+
+
+def verify_runs_here(parts: EngineParts) -> bool:
+    """True when this machine can run the code."""
+    from tilewright.runtime.cpu.host import missing_features
+
+    return not missing_features(parts.info["triple"], parts.info["required_features"])
+
+
+def _verify(
+    parts: EngineParts,
+    model: Model,
+    build: Build,
+    options: CompileOptions,
+    wanted: bool,
+    feeds: Mapping[str, Any] | None,
+) -> None:
+    summary = parts.info["summary"]
+    if not wanted:
+        if options.require.max_error is not None:
+            raise ContractBreach(
+                "max_error is required, but verification is switched off", remedy="leave verify on"
+            )
+        summary["verification"] = "skipped on request"
+        build.log.add("verify", model.name, "skipped on request")
+        parts.decisions = tuple(build.log.entries)
+        return
+    with build.stage("verify"):
+        engine = Engine(parts)
+        found = verify_engine(engine, model.original, feeds=feeds)
+        check_tolerance(found, model, options)
+    summary["verification"] = found.text
+    summary["max_error"] = found.max_error
+    summary["arena_bytes"] = engine.arena_bytes(found.symbols)
+    build.log.add("verify", model.name, found.text)
+    parts.decisions = tuple(build.log.entries)
+
+
+def _dump(folder: Path, build: Build, parts: EngineParts) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for key, text in build.kernels.items():
+            (folder / f"{key}.txt").write_text(text + "\n")
+            (folder / f"{key}.ll").write_text(parts.sources[key])
+    except OSError as error:
+        raise CacheError(
+            f"cannot write {folder}: {error.strerror}", remedy="choose a folder that can be written"
+        ) from error

@@ -1,0 +1,298 @@
+"""A graph to steps: kernels gathered in segments, host steps between them.
+
+Input -> Output: a ``GraphView`` in normal form with its ``Inference`` -> ``DraftProgram`` (steps with kernels,
+not yet compiled) and the constants that they read.
+Guarantees: each step reads only what earlier steps, inputs or constants give; a node without a kernel becomes
+an ``Interpret`` step with a decision that says why.
+Not here: fusion (lower.fuse), machine code (compiler.compile_kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.errors import InternalError, InvalidModel
+from tilewright.core.record import DecisionLog
+from tilewright.graph.info import TensorInfo
+from tilewright.graph.shapes.infer import Inference
+from tilewright.graph.view import GraphView, NodeView
+from tilewright.kernel.ir import Kernel
+from tilewright.lower.context import Item, View
+from tilewright.lower.fuse import fuse
+from tilewright.lower.lower_node import lower_node
+from tilewright.lower.reindex import Refusal
+from tilewright.runtime.program import (
+    Bind,
+    Branch,
+    Interpret,
+    Program,
+    Repeat,
+    Reshape,
+    Sweep,
+    TensorArg,
+    TensorSpec,
+)
+
+_CONTROL = ("If", "Loop", "Scan")
+
+
+@dataclass(slots=True)
+class DraftSegment:
+    """Kernels and views that run without the host in between."""
+
+    items: list[Item] = field(default_factory=list)
+    keep: tuple[str, ...] = ()
+
+    def written(self) -> set[str]:
+        """Names of everything that the items produce."""
+        names: set[str] = set()
+        for item in self.items:
+            names.update(_targets(item))
+        return names
+
+    def read(self) -> set[str]:
+        """Names of everything that the items load."""
+        names: set[str] = set()
+        for item in self.items:
+            names.update(_sources(item))
+        return names
+
+
+@dataclass(slots=True)
+class DraftProgram:
+    """A program whose segments still hold kernels; sub-programs are drafts too."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: list[Any]
+
+
+@dataclass(slots=True)
+class DraftControl:
+    """A control-flow step: the finished record's fields, and drafts of its sub-programs by field."""
+
+    kind: type
+    fields: dict[str, Any]
+    programs: dict[str, DraftProgram]
+    reads: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds the draft of a graph and its sub-graphs.
+
+    Attributes:
+        inference: infos of all values and nodes.
+        constants: filled with every array that steps read.
+        interpreted: (node, operator, reason) of each node without a kernel.
+        num_kernels: kernels before fusion.
+    """
+
+    inference: Inference
+    log: DecisionLog
+    constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    interpreted: list[tuple[str, str, str]] = field(default_factory=list)
+    num_kernels: int = 0
+
+    def build(self, view: GraphView) -> DraftProgram:
+        """Builds one graph; its initializers become constants."""
+        self.constants.update(view.initializers)
+        steps: list[Any] = []
+        segment = DraftSegment()
+        for node in view.nodes:
+            segment = self._node(node, steps, segment)
+        if segment.items:
+            steps.append(segment)
+        inputs = tuple(
+            self._spec(value.name) for value in view.inputs if value.name not in view.initializers
+        )
+        outputs = tuple(self._output(value.name, steps) for value in view.outputs)
+        return DraftProgram(inputs, outputs, steps)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _node(self, node: NodeView, steps: list[Any], segment: DraftSegment) -> DraftSegment:
+        if node.domain == "" and node.op_type in _CONTROL:
+            return self._host(steps, segment, self._control(node))
+        info = self.inference.nodes[node.name]
+        if all(self._is_known(name) for name in node.outputs if name):
+            for name in node.outputs:
+                if name:
+                    self.constants[name] = _content(self.inference.tensors[name])
+            return segment
+        for binding in info.bindings:
+            step = Bind(
+                function=binding.function,
+                args=binding.args,
+                symbols=binding.symbols,
+                node=node.name,
+            )
+            segment = self._host(steps, segment, step)
+        lowered = lower_node(node, info, self.inference.tensors)
+        if isinstance(lowered, Refusal):
+            return self._host(steps, segment, self._interpret(node, lowered.reason))
+        self.constants.update(lowered.constants)
+        segment.items.extend(lowered.items)
+        self.num_kernels += sum(isinstance(item, Kernel) for item in lowered.items)
+        return segment
+
+    def _is_known(self, name: str) -> bool:
+        info = self.inference.tensors.get(name)
+        return info is not None and info.content is not None and info.content.dtype != object
+
+    def _host(self, steps: list[Any], segment: DraftSegment, step: Any) -> DraftSegment:
+        """Adds a host step; what it reads must have been computed before."""
+        if segment.items and step_reads(step) & segment.written():
+            steps.append(segment)
+            segment = DraftSegment()
+        steps.append(step)
+        return segment
+
+    def _interpret(self, node: NodeView, reason: str) -> Interpret:
+        label = f"{node.domain + '.' if node.domain else ''}{node.op_type}"
+        self.interpreted.append((node.name, label, reason))
+        self.log.add("lower", node.name, "interpreted by NumPy", (("compile", reason),))
+        for name, value in node.attributes.items():
+            if isinstance(value, GraphView):
+                raise InvalidModel(
+                    f"{label} with the sub-graph {name} has neither a kernel nor a host step",
+                    node=node.name,
+                )
+        return Interpret(
+            node=node.name,
+            domain=node.domain,
+            op_type=node.op_type,
+            opset=node.opset,
+            attributes=dict(node.attributes),
+            inputs=node.inputs,
+            outputs=tuple(self._spec(name) if name else None for name in node.outputs),
+        )
+
+    def _spec(self, name: str) -> TensorSpec:
+        info = self.inference.tensors[name]
+        return TensorSpec(name=name, dtype=info.dtype, shape=info.shape, container=info.container)
+
+    def _output(self, name: str, steps: list[Any]) -> TensorSpec:
+        return self._spec(name)
+
+    # --- control flow ----------------------------------------------------------------------------
+
+    def _control(self, node: NodeView) -> DraftControl:
+        outputs = tuple(self._spec(name) if name else None for name in node.outputs)
+        common = {"node": node.name, "outputs": outputs}
+        match node.op_type:
+            case "If":
+                return self._if(node, common)
+            case "Loop":
+                body = self.build(node.attributes["body"])
+                trips, condition = node.inputs[0], (*node.inputs, None)[1]
+                carried = tuple(_required(node, name) for name in node.inputs[2:])
+                fields = {**common, "trips": trips, "condition": condition, "carried": carried}
+                reads = tuple(name for name in (trips, condition, *carried) if name)
+                return DraftControl(Repeat, fields, {"body": body}, reads)
+        return self._scan(node, common)
+
+    def _if(self, node: NodeView, common: dict[str, Any]) -> DraftControl:
+        condition = _required(node, node.inputs[0])
+        known = self.inference.tensors[condition].content
+        chosen = None if known is None or known.dtype == object else bool(known.reshape(-1)[0])
+        empty = DraftProgram((), (), [])
+        then = empty if chosen is False else self.build(node.attributes["then_branch"])
+        other = empty if chosen is True else self.build(node.attributes["else_branch"])
+        fields = {**common, "condition": condition}
+        return DraftControl(Branch, fields, {"then": then, "otherwise": other}, (condition,))
+
+    def _scan(self, node: NodeView, common: dict[str, Any]) -> DraftControl:
+        body_view: GraphView = node.attributes["body"]
+        scans = int(node.attributes["num_scan_inputs"])
+        names = tuple(_required(node, name) for name in node.inputs)
+        carried, scanned = names[: len(names) - scans], names[len(names) - scans :]
+        made = len(body_view.outputs) - len(carried)
+        ranks = [len(self.inference.tensors[name].shape or ()) for name in scanned]
+        axes = [int(a) for a in node.attribute("scan_input_axes", [0] * scans)]
+        fields = {
+            **common,
+            "carried": carried,
+            "scanned": scanned,
+            "input_axes": tuple(a % max(rank, 1) for a, rank in zip(axes, ranks, strict=True)),
+            "input_reversed": _flags(node, "scan_input_directions", scans),
+            "output_axes": tuple(int(a) for a in node.attribute("scan_output_axes", [0] * made)),
+            "output_reversed": _flags(node, "scan_output_directions", made),
+        }
+        return DraftControl(Sweep, fields, {"body": self.build(body_view)}, names)
+
+
+def _flags(node: NodeView, name: str, count: int) -> tuple[bool, ...]:
+    return tuple(bool(flag) for flag in node.attribute(name, [0] * count))
+
+
+def _required(node: NodeView, name: str | None) -> str:
+    if name is None:
+        raise InvalidModel("a required input is absent", node=node.name)
+    return name
+
+
+def _content(info: TensorInfo) -> npt.NDArray[Any]:
+    if info.content is None:
+        raise InternalError("a known value has no content")
+    return np.asarray(info.content)
+
+
+def _targets(item: Item) -> list[str]:
+    return [item.target.name] if isinstance(item, View) else [b.name for b in item.outputs]
+
+
+def _sources(item: Item) -> list[str]:
+    return [item.source.name] if isinstance(item, View) else [b.name for b in item.inputs]
+
+
+def step_reads(step: Any) -> set[str]:
+    """Names of the values that a step reads, those of its sub-programs included."""
+    match step:
+        case DraftSegment():
+            return step.read()
+        case Bind():
+            return {arg.name for arg in step.args if isinstance(arg, TensorArg)}
+        case Interpret():
+            return {name for name in step.inputs if name}
+        case Reshape():
+            return {step.source}
+        case DraftControl():
+            inner = [program_reads(program) for program in step.programs.values()]
+            return set(step.reads).union(*inner)
+    raise InternalError(f"no step {type(step).__name__}")
+
+
+def program_reads(program: DraftProgram) -> set[str]:
+    """Everything that a draft's steps and outputs read."""
+    names = {spec.name for spec in program.outputs}
+    return names.union(*(step_reads(step) for step in program.steps))
+
+
+# --- fusion over a draft -----------------------------------------------------------------------------
+
+
+def fuse_program(program: DraftProgram, outer: Iterable[str], log: DecisionLog) -> None:
+    """Fuses every segment in place; ``outer`` are values read after the program."""
+    needed = set(outer) | {spec.name for spec in program.outputs}
+    for step in reversed(program.steps):
+        if isinstance(step, DraftSegment):
+            step.keep = tuple(sorted(step.written() & needed))
+            step.items = fuse(step.items, step.keep, log)
+        elif isinstance(step, DraftControl):
+            for inner in step.programs.values():
+                fuse_program(inner, needed, log)
+        needed |= step_reads(step)
+    program.steps = [
+        step for step in program.steps if not isinstance(step, DraftSegment) or step.items
+    ]
+
+
+def finished(fields: Mapping[str, Any], kind: type, programs: Mapping[str, Program]) -> Any:
+    """The control-flow record of a draft whose sub-programs are finished."""
+    return kind(**fields, **programs)

@@ -1,0 +1,161 @@
+"""Drafts to finished programs: kernels become object code, each distinct one once.
+
+Input -> Output: a fused ``DraftProgram`` and a CPU target -> ``Program``, object code by key, decisions.
+Guarantees: equal kernels share one object; the result does not depend on what the cache held; progress is
+reported by kernel.
+Not here: schedules (codegen.cpu.tactics), the cache (compiler.object_cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.codegen.cpu.generate import GeneratedKernel, generate
+from tilewright.codegen.cpu.objects import module_key
+from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.compiler.build_program import (
+    DraftControl,
+    DraftProgram,
+    DraftSegment,
+    finished,
+)
+from tilewright.compiler.object_cache import ObjectCache
+from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
+from tilewright.kernel.canonical import canonicalize
+from tilewright.kernel.ir import Buffer, Kernel
+from tilewright.kernel.text import print_kernel
+from tilewright.lower.context import View
+from tilewright.runtime.program import (
+    KernelCall,
+    Program,
+    Reshape,
+    Segment,
+    StageCall,
+    TensorSpec,
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class KernelStore:
+    """Generated kernels by canonical text, and the modules that have to be compiled.
+
+    Attributes:
+        texts: LLVM IR by object key.
+        exports: function names by object key.
+        kernels: readable kernel by object key.
+    """
+
+    target: CpuTarget
+    log: DecisionLog
+    texts: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)
+    _generated: dict[str, tuple[str, GeneratedKernel]] = field(default_factory=dict)
+
+    def call(self, kernel: Kernel) -> KernelCall:
+        """The call of a kernel; its code is generated when it is new."""
+        canonical = canonicalize(kernel)
+        text = print_kernel(canonical.kernel)
+        found = self._generated.get(text)
+        if found is None:
+            made = generate(canonical.kernel, self.target)
+            key = module_key(made.text, self.target)[:32]
+            found = self._generated[text] = (key, made)
+            self.texts[key] = made.text
+            self.exports[key] = tuple(stage.symbol for stage in made.stages)
+            self.kernels[key] = text
+        key, made = found
+        old_buffers = {new: old for old, new in canonical.buffers.items()}
+        old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
+        name = "+".join(kernel.sources)
+        for stage in made.stages:
+            self.log.add("tactic", name, stage.schedule.text, stage.refused)
+        return KernelCall(
+            kernel=key,
+            name=kernel.name,
+            sources=kernel.sources,
+            buffers=tuple(old_buffers[buffer] for buffer in made.layout.buffers),
+            dims=tuple(dim.substitute(old_dims) for dim in made.layout.dims),
+            stages=tuple(
+                StageCall(
+                    symbol=stage.symbol,
+                    iterations=stage.iterations.substitute(old_dims),
+                    cost=stage.cost.substitute(old_dims),
+                )
+                for stage in made.stages
+            ),
+            steps=None if kernel.steps is None else kernel.steps.extent,
+        )
+
+
+def finish(program: DraftProgram, store: KernelStore) -> Program:
+    """The program with every kernel replaced by its call."""
+    steps: list[Any] = []
+    for step in program.steps:
+        if isinstance(step, DraftSegment):
+            steps.extend(_segment(step, store))
+        elif isinstance(step, DraftControl):
+            inner = {name: finish(draft, store) for name, draft in step.programs.items()}
+            steps.append(finished(step.fields, step.kind, inner))
+        else:
+            steps.append(step)
+    return Program(inputs=program.inputs, outputs=program.outputs, steps=tuple(steps))
+
+
+def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
+    """The segment (if it has kernels), then views that later steps read under their own shape."""
+    views = {item.target.name: item for item in draft.items if isinstance(item, View)}
+
+    def root(name: str) -> str:
+        while name in views:
+            name = views[name].source.name
+        return name
+
+    kernels = [item for item in draft.items if isinstance(item, Kernel)]
+    buffers: dict[str, Buffer] = {}
+    for kernel in kernels:
+        for buffer in kernel.buffers:
+            buffers.setdefault(buffer.name, buffer)
+    for view in views.values():
+        buffers.setdefault(view.source.name, view.source)
+        buffers.setdefault(view.target.name, view.target)
+    written = {buffer.name for kernel in kernels for buffer in kernel.outputs}
+    private = {buffer.name for kernel in kernels for buffer in kernel.temporaries}
+    read = {root(buffer.name) for kernel in kernels for buffer in kernel.inputs}
+    outputs = sorted({root(name) for name in draft.keep} & written)
+    steps: list[Any] = []
+    if kernels:
+        steps.append(
+            Segment(
+                calls=tuple(store.call(kernel) for kernel in kernels),
+                inputs=_specs(sorted(read - written - private), buffers),
+                outputs=_specs(outputs, buffers),
+                internal=_specs(sorted((written | private) - set(outputs)), buffers),
+                aliases={name: view.source.name for name, view in sorted(views.items())},
+            )
+        )
+    for name in draft.keep:
+        if name in views:
+            target = views[name].target
+            spec = TensorSpec(name=name, dtype=target.dtype, shape=target.shape)
+            steps.append(Reshape(source=root(name), target=spec))
+    return steps
+
+
+def _specs(names: list[str], buffers: Mapping[str, Buffer]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=name, dtype=buffers[name].dtype, shape=buffers[name].shape)
+        for name in names
+    )
+
+
+def compile_objects(
+    store: KernelStore, cache: ObjectCache, progress: Progress | None
+) -> dict[str, bytes]:
+    """Object code of every kernel in the store, from the cache where it is there."""
+    return cache.compile_all(store.texts, store.target, progress)

@@ -1,0 +1,168 @@
+"""Object code on disk, by the hash of everything that it depends on.
+
+Input -> Output: LLVM IR texts by key -> object code; what is missing is compiled, several modules at a time.
+Guarantees: an entry is written whole or not at all, and checked by its own hash when it is read; a damaged entry
+is compiled again; two processes may share a folder.
+Why processes: LLVM's Python binding holds one lock for all compilations of a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from tilewright.codegen.cpu.objects import compile_module
+from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.core.errors import CacheError, InternalError
+
+Progress = Callable[[str, int, int], None]
+_MIN_MODULES_FOR_WORKERS = 12
+_HASH_BYTES = 32
+
+
+def default_folder() -> Path:
+    """``$TILEWRIGHT_CACHE``, or the user's cache folder."""
+    chosen = os.environ.get("TILEWRIGHT_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "tilewright"
+
+
+class ObjectCache:
+    """A folder of object code; ``folder=None`` keeps nothing.
+
+    Raises:
+        CacheError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path | None, jobs: int | None = None) -> None:
+        self.folder = folder
+        self.jobs = jobs or len(os.sched_getaffinity(0))
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                probe, name = tempfile.mkstemp(dir=folder, prefix=".probe")
+                os.close(probe)
+                os.unlink(name)
+            except OSError as error:
+                raise CacheError(
+                    f"cannot write the cache {folder}: {error.strerror}",
+                    remedy="set TILEWRIGHT_CACHE to a folder that can be written, or pass cache=None",
+                ) from error
+
+    def compile_all(
+        self, texts: Mapping[str, str], target: CpuTarget, progress: Progress | None
+    ) -> dict[str, bytes]:
+        """Object code for every text."""
+        found = {key: code for key in texts if (code := self._read(key)) is not None}
+        missing = [key for key in texts if key not in found]
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress("compile kernels", len(found) + done, len(texts))
+
+        report(0)
+        if len(missing) >= _MIN_MODULES_FOR_WORKERS and self.jobs > 1:
+            made = self._in_workers({key: texts[key] for key in missing}, target, report)
+        else:
+            made = {}
+            for key in missing:
+                made[key] = compile_module(texts[key], target)
+                report(len(made))
+        for key, code in made.items():
+            self._write(key, code)
+        found.update(made)
+        return {key: found[key] for key in texts}
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{key}.o"
+
+    def _read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        if path is None:
+            return None
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        code = data[_HASH_BYTES:]
+        return code if hashlib.sha256(code).digest() == data[:_HASH_BYTES] else None
+
+    def _write(self, key: str, code: bytes) -> None:
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".object")
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(name, path)
+        except OSError as error:
+            raise CacheError(
+                f"cannot write the cache {path.parent}: {error.strerror}",
+                remedy="free some space, or set TILEWRIGHT_CACHE to another folder",
+            ) from error
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def _in_workers(
+        self, texts: Mapping[str, str], target: CpuTarget, report: Callable[[int], None]
+    ) -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as scratch:
+            folder = Path(scratch)
+            for key, text in texts.items():
+                (folder / f"{key}.ll").write_text(text)
+            # The longest modules first, dealt out in turn, so that workers end together.
+            order = sorted(texts, key=lambda key: (-len(texts[key]), key))
+            jobs = min(self.jobs, len(order))
+            workers = [
+                _start(folder, [key for key in order[number::jobs]], target)
+                for number in range(jobs)
+            ]
+            try:
+                while any(worker.poll() is None for worker in workers):
+                    report(sum(1 for _ in folder.glob("*.o")))
+                    time.sleep(0.05)
+            finally:
+                for worker in workers:
+                    if worker.poll() is None:
+                        worker.terminate()
+                    worker.wait()
+            for worker in workers:
+                if worker.returncode:
+                    detail = worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
+                    raise InternalError(f"a compile worker failed: {detail[-2000:]}")
+                if worker.stderr:
+                    worker.stderr.close()
+            report(len(texts))
+            return {key: (folder / f"{key}.o").read_bytes() for key in texts}
+
+
+def _start(folder: Path, keys: list[str], target: CpuTarget) -> subprocess.Popen[bytes]:
+    source = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tilewright.compiler.compile_worker"],
+        stdin=_text_file(folder, json.dumps([str(folder), keys, asdict(target)])),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def _text_file(folder: Path, text: str) -> int:
+    handle, _ = tempfile.mkstemp(dir=folder, suffix=".json")
+    os.write(handle, text.encode())
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle

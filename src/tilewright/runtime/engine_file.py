@@ -1,0 +1,279 @@
+"""The ``.tw`` file: a zip of JSON, weights and object code.
+
+Input -> Output: an ``EngineParts`` <-> a file.
+    engine.json           format, versions, specs, program, decisions, hashes of all other members
+    engine.sha256         hash of engine.json
+    weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in engine.json)
+    kernels/KEY.o, .ll    object code and its readable source
+Guarantees: written whole or not at all; on load every name, size and hash is checked before use, sizes before
+allocation; nothing in the file is executed while loading.
+Security: kernels are machine code: run engines only of people whose programs you would run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core import dtypes
+from tilewright.core.dtypes import STRING
+from tilewright.core.errors import CacheError, CorruptEngine
+from tilewright.core.record import Decision
+from tilewright.runtime.encode import decode, encode
+from tilewright.runtime.program import Program
+
+FORMAT = 1
+_MAX_MEMBERS = 100_000
+_MAX_JSON_BYTES = 1 << 30
+_MAX_RATIO = 200
+_REMEDY = "build the engine again"
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineParts:
+    """Everything an engine consists of.
+
+    Attributes:
+        program: what is executed.
+        constants: arrays by name.
+        objects: object code by kernel key (``driver`` is the driver and thread pool).
+        sources: LLVM IR text by kernel key.
+        exports: symbols of each object.
+        decisions: every choice of the build.
+        info: versions, target, options, dim ranges, summary (JSON values).
+    """
+
+    program: Program
+    constants: dict[str, Array]
+    objects: dict[str, bytes]
+    sources: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+# --- save ------------------------------------------------------------------------------------------
+
+
+def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
+    """Writes an engine; an existing file is replaced only when the new one is complete.
+
+    Raises:
+        CacheError: the folder cannot be written or the disk is full.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise CacheError(
+            f"cannot write {target}: {error.strerror}", remedy="choose a folder that can be written"
+        ) from error
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write(parts, file)
+        scratch.chmod(0o644)
+        scratch.replace(target)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise CacheError(
+            f"cannot write {target}: {error.strerror}", remedy="free some space or choose another folder"
+        ) from error
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def _write(parts: EngineParts, file: Any) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        hashes: dict[str, str] = {}
+
+        def member(name: str, data: bytes, compress: bool = False) -> None:
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+            archive.writestr(entry, data)
+            hashes[name] = hashlib.sha256(data).hexdigest()
+
+        table = {name: [_dtype(a).name, list(a.shape)] for name, a in sorted(parts.constants.items())}
+        strings = {
+            name: [str(part) for part in parts.constants[name].reshape(-1).tolist()]
+            for name, (dtype, _) in table.items()
+            if dtype == "string"
+        }
+        member("weights.safetensors", _pack(parts.constants, table))
+        for key in sorted(parts.objects):
+            member(f"kernels/{key}.o", parts.objects[key])
+        for key in sorted(parts.sources):
+            member(f"kernels/{key}.ll", parts.sources[key].encode(), compress=True)
+        document = {
+            "format": FORMAT,
+            "info": encode(parts.info),
+            "program": encode(parts.program),
+            "constants": table,
+            "strings": strings,
+            "exports": {key: list(names) for key, names in sorted(parts.exports.items())},
+            "decisions": encode(parts.decisions),
+            "hashes": dict(hashes),
+        }
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+        member("engine.json", text, compress=True)
+        member("engine.sha256", hashes["engine.json"].encode())
+
+
+def _dtype(array: Array) -> dtypes.DType:
+    return dtypes.from_numpy(array.dtype)
+
+
+def _pack(constants: Mapping[str, Array], table: Mapping[str, list[Any]]) -> bytes:
+    from safetensors.numpy import save as pack
+
+    flat = {
+        name: np.ascontiguousarray(constants[name]).reshape(-1).view(np.uint8)
+        for name, (dtype, _) in table.items()
+        if dtype != "string" and constants[name].size
+    }
+    return bytes(pack(flat))
+
+
+# --- load ------------------------------------------------------------------------------------------
+
+
+def load_parts(path: str | os.PathLike[str]) -> EngineParts:
+    """Reads and checks an engine file.
+
+    Raises:
+        CorruptEngine: it is damaged, truncated, hostile or of another format.
+    """
+    name = str(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read(archive, name)
+    except FileNotFoundError as error:
+        raise CorruptEngine("no such file", file=name, remedy="check the path") from error
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+        raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=_REMEDY) from error
+    except OSError as error:
+        raise CorruptEngine(f"cannot be read: {error.strerror}", file=name) from error
+    except CorruptEngine as error:
+        error.file = error.file or name
+        raise
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> EngineParts:
+    _check_members(archive)
+    text = _member(archive, "engine.json", _MAX_JSON_BYTES)
+    expected = _member(archive, "engine.sha256", 64).decode("ascii", "replace")
+    if hashlib.sha256(text).hexdigest() != expected:
+        raise CorruptEngine("engine.json does not match its hash", remedy=_REMEDY)
+    document = _parse(text)
+    if document.get("format") != FORMAT:
+        raise CorruptEngine(
+            f"the file has format {document.get('format')!r}, this version reads {FORMAT}",
+            remedy="build the engine again with this version of tilewright",
+        )
+    try:
+        return _assemble(archive, document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptEngine(f"engine.json is not complete: {error}", remedy=_REMEDY) from error
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptEngine(f"engine.json is not JSON: {error}", remedy=_REMEDY) from error
+    if not isinstance(document, dict):
+        raise CorruptEngine("engine.json is not an object", remedy=_REMEDY)
+    return document
+
+
+def _check_members(archive: zipfile.ZipFile) -> None:
+    entries = archive.infolist()
+    if len(entries) > _MAX_MEMBERS or len({entry.filename for entry in entries}) != len(entries):
+        raise CorruptEngine("too many members, or a member twice", remedy=_REMEDY)
+    for entry in entries:
+        parts = entry.filename.split("/")
+        if entry.filename.startswith("/") or "\\" in entry.filename or ".." in parts:
+            raise CorruptEngine(f"a member is named {entry.filename!r}", remedy=_REMEDY)
+        if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1024):
+            raise CorruptEngine(f"{entry.filename} expands {_MAX_RATIO} times", remedy=_REMEDY)
+
+
+def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> bytes:
+    try:
+        entry = archive.getinfo(name)
+    except KeyError as error:
+        raise CorruptEngine(f"{name} is missing", remedy=_REMEDY) from error
+    if most is not None and entry.file_size > most:
+        raise CorruptEngine(f"{name} has {entry.file_size} bytes", remedy=_REMEDY)
+    try:
+        return archive.read(entry)
+    except Exception as error:  # noqa: BLE001 - zlib, zipfile and struct raise many kinds here
+        raise CorruptEngine(f"{name} cannot be read: {error}", remedy=_REMEDY) from error
+
+
+def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts:
+    hashes: dict[str, str] = document["hashes"]
+    data: dict[str, bytes] = {}
+    for entry in archive.infolist():
+        if entry.filename in ("engine.json", "engine.sha256"):
+            continue
+        if entry.filename not in hashes:
+            raise CorruptEngine(f"an unknown member {entry.filename}", remedy=_REMEDY)
+        data[entry.filename] = _member(archive, entry.filename)
+        if hashlib.sha256(data[entry.filename]).hexdigest() != hashes[entry.filename]:
+            raise CorruptEngine(f"{entry.filename} does not match its hash", remedy=_REMEDY)
+    missing = sorted(set(hashes) - set(data))
+    if missing:
+        raise CorruptEngine(f"missing members {missing[:5]}", remedy=_REMEDY)
+    program = decode(document["program"])
+    decisions = decode(document["decisions"])
+    if not isinstance(program, Program) or not all(isinstance(d, Decision) for d in decisions):
+        raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
+    kernels = {name[len("kernels/") :]: data[name] for name in data if name.startswith("kernels/")}
+    return EngineParts(
+        program=program,
+        constants=_unpack(data["weights.safetensors"], document["constants"], document["strings"]),
+        objects={key[:-2]: code for key, code in kernels.items() if key.endswith(".o")},
+        sources={key[:-3]: code.decode() for key, code in kernels.items() if key.endswith(".ll")},
+        exports={key: tuple(map(str, names)) for key, names in document["exports"].items()},
+        decisions=tuple(decisions),
+        info=dict(decode(document["info"])),
+    )
+
+
+def _unpack(
+    data: bytes, table: Mapping[str, list[Any]], strings: Mapping[str, list[str]]
+) -> dict[str, Array]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as unpack
+
+    try:
+        flat = unpack(data)
+    except (SafetensorError, ValueError) as error:
+        raise CorruptEngine(f"weights cannot be read: {error}", remedy=_REMEDY) from error
+    result: dict[str, Array] = {}
+    for name, (type_name, shape) in table.items():
+        dtype = dtypes.BY_NAME[type_name]
+        count = math.prod(shape)
+        if dtype is STRING:
+            result[name] = np.array(strings[name], dtype=object).reshape(shape)
+            continue
+        raw = flat.get(name)
+        if (0 if raw is None else raw.nbytes) != count * dtype.storage_bytes or min(shape, default=0) < 0:
+            raise CorruptEngine(f"constant {name} has the wrong size", remedy=_REMEDY)
+        empty = np.empty(0, dtype=np.uint8)
+        result[name] = (empty if raw is None else raw).view(dtype.numpy).reshape(shape)
+    return result
