@@ -139,7 +139,7 @@ def _window(ctx: Lowering, shape: Callable[[Expr], Expr]) -> None:
     if out is None:
         return
     length: Dim = out.shape[0]
-    period = length if int(ctx.node.attribute("periodic", 1)) else length - 1
+    period = length if int(ctx.node.attribute("periodic", 1)) else (length - 1).max(1)
     turns = cast(dim_value(period), FLOAT64)
     ctx.pure(
         out,

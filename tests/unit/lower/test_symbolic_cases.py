@@ -7,18 +7,16 @@ Not here: the same cases with shape rules (test_movement_cases).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 
 from unit.lower.direct import Array, run
+from unit.lower.harness import Case, node_cases
 
 Params = Mapping[str, Sequence[int]]
 
@@ -37,37 +35,15 @@ _PRINTED = (  # expectations written down with four digits
 _STATIC_TUPLES = {"GatherND": (1,), "ScatterND": (1,)}  # the length of index tuples is structure
 
 
-@cache
-def _cases() -> tuple[Any, ...]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy warns while ONNX computes its expectations
-        every = collect_testcases(None)
-    return tuple(
-        case
-        for case in every
-        if case.kind == "node"
-        and len(case.model.graph.node) == 1
-        and case.model.graph.node[0].op_type in _OPERATORS
-        and case.model.graph.node[0].domain == ""
-        and not any(_opaque(value) for group in case.data_sets[0] for value in group)
-    )
-
-
-def _opaque(value: Any) -> bool:
-    if isinstance(value, onnx.TensorProto):
-        value = numpy_helper.to_array(value)
-    return value is None or isinstance(value, list) or np.asarray(value).dtype.kind in "OUS"
-
-
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
-@pytest.mark.parametrize("case", _cases(), ids=lambda case: case.name)
-def test_case(case: Any, symbolic: bool) -> None:
+@pytest.mark.parametrize("case", node_cases(*_OPERATORS))
+def test_case(case: Case, symbolic: bool) -> None:
     node = case.model.graph.node[0]
-    feeds, expected = ([_array(value) for value in group] for group in case.data_sets[0])
-    named = dict(zip((value.name for value in case.model.graph.input), feeds, strict=True))
-    inputs = [named.get(name) for name in node.input]
+    expected = list(case.expected.values())
+    inputs = [case.feeds.get(name) for name in node.input]
     attributes = _attributes(node)
-    params = _PARAMS.get(node.op_type, _no_params)(inputs, attributes, expected)
+    rule = _PARAMS.get(node.op_type)
+    params = {} if rule is None else rule(inputs, attributes, expected)
     results = run(
         node.op_type,
         inputs,
@@ -86,12 +62,6 @@ def test_case(case: Any, symbolic: bool) -> None:
             np.testing.assert_array_equal(result, wanted)
 
 
-def _array(value: Any) -> Array:
-    if isinstance(value, onnx.TensorProto):
-        return numpy_helper.to_array(value)
-    return np.asarray(value)
-
-
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for attribute in node.attribute:
@@ -103,11 +73,6 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 # --- what the shape rules would say ---------------------------------------------------------------
-
-
-def _no_params(inputs: list[Array], attributes: dict[str, Any], expected: list[Array]) -> Params:
-    del inputs, attributes, expected
-    return {}
 
 
 def _slice(inputs: list[Array], attributes: dict[str, Any], expected: list[Array]) -> Params:
