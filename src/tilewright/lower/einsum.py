@@ -67,15 +67,22 @@ def _labels(term: str, own: int, widest: int) -> tuple[str, ...]:
     return (*before, *middle, *after)
 
 
-def extents_of(terms: Sequence[Term]) -> dict[str, Dim]:
-    """Each label's extent: a constant other than 1 if any dim is, else a symbolic dim, else 1."""
+def extents_of(terms: Sequence[Term], result: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Each label's extent; ``result`` holds those of the output's labels.
+
+    A summed label's dims are equal or 1: a constant other than 1 decides, else the larger dim.
+    """
     extents: dict[str, Dim] = {}
     for term in terms:
         for label, dim in zip(term.labels, term.buffer.shape, strict=True):
-            known = extents.get(label)
-            if known is None or is_one(known) or (dim.is_const and not is_one(dim)):
+            known = extents.get(label, dim)
+            if dim.is_const and not is_one(dim):
                 extents[label] = dim
-    return extents
+            elif known.is_const and not is_one(known):
+                extents[label] = known
+            else:
+                extents[label] = known.max(dim)
+    return {**extents, **result}
 
 
 def _read(term: Term, places: Mapping[str, Expr], extents: Mapping[str, Dim]) -> Expr:
@@ -119,7 +126,7 @@ def einsum(ctx: Lowering) -> None:
     equation = str(ctx.node.attribute("equation", ""))
     inputs, result = parse_equation(equation, [len(buffer.shape) for buffer in buffers])
     terms = [Term(buffer, labels) for buffer, labels in zip(buffers, inputs, strict=True)]
-    extents = extents_of(terms)
+    extents = extents_of(terms, dict(zip(result, out.shape, strict=True)))
     if len(terms) > 1:
         terms = [
             _presummed(ctx, position, terms, result, extents) for position in range(len(terms))
