@@ -16,6 +16,7 @@ from onnx import AttributeProto
 
 from tilewright.core import dtypes
 from tilewright.core.errors import InvalidModel, UnsupportedOp
+from tilewright.graph.tensors import element_type
 
 OLDEST_OPSET = 1
 NEWEST_OPSET = 28
@@ -85,11 +86,14 @@ def check_proto(model: onnx.ModelProto, *, file: str) -> None:
             file=file,
             remedy="export with an older version of onnx",
         )
-    check_versions(((entry.domain, entry.version) for entry in model.opset_import), file=file)
     checker = _Checker(file=file)
+    checker.text(*(entry.domain for entry in model.opset_import))
+    check_versions(((entry.domain, entry.version) for entry in model.opset_import), file=file)
     checker.graph(model.graph, [], depth=0)
     seen: set[tuple[str, str, str]] = set()
     for function in model.functions:
+        checker.text(function.domain, function.name, function.overload, *function.output)
+        checker.text(*(entry.domain for entry in function.opset_import), *function.attribute)
         identity = (function.domain, function.name, function.overload)
         if identity in seen or not function.name:
             raise InvalidModel(
@@ -109,7 +113,14 @@ class _Checker:
     def fail(self, message: str, node: str | None = None, remedy: str = _DAMAGED) -> None:
         raise InvalidModel(message, file=self.file, node=node, remedy=remedy)
 
+    def text(self, *names: object) -> None:
+        """Protobuf gives bytes where a text field is not UTF-8."""
+        for name in names:
+            if not isinstance(name, str):
+                self.fail(f"a name is not UTF-8 text: {name!r}")
+
     def define(self, name: str, scope: set[str], what: str, node: str | None = None) -> None:
+        self.text(name)
         if not name:
             self.fail(f"{what} has no name", node, "name it")
         if name in scope:
@@ -125,8 +136,9 @@ class _Checker:
             self.type(value.type, f"input {value.name!r}", needed=depth == 0)
         inputs = set(scope)
         weights: set[str] = set()
-        for name in _weight_names(graph):
-            self.define(name, weights, "initialiser")
+        for tensor in _weights(graph):
+            self.define(tensor.name, weights, "initialiser")
+            element_type(tensor.data_type, file=self.file, what=f"initialiser {tensor.name!r}")
         scope |= weights
         self.body(graph.node, scope, outer, depth)
         for value in graph.output:
@@ -140,6 +152,7 @@ class _Checker:
             self.type(value.type, f"output {value.name!r}", needed=False)
         if depth == 0 and not graph.output:
             self.fail("the graph has no outputs", remedy="name at least one value as an output")
+        self.text(graph.name, *(value.name for value in graph.value_info))
         for value in graph.value_info:
             if value.name not in inputs:
                 self.type(value.type, f"value {value.name!r}", needed=False)
@@ -153,6 +166,7 @@ class _Checker:
     ) -> None:
         labels = [(node.name or f"{node.op_type} #{k}", node) for k, node in enumerate(nodes)]
         for label, node in labels:
+            self.text(label, node.op_type, node.domain, node.overload, *node.input)
             if not node.op_type:
                 self.fail("a node has no operator", label)
             for name in node.output:
@@ -183,6 +197,7 @@ class _Checker:
                 self.graph(graph, scopes, depth + 1)
 
     def attribute(self, attribute: onnx.AttributeProto, label: str) -> None:
+        self.text(attribute.ref_attr_name)
         if attribute.ref_attr_name:
             if not self.in_function:
                 self.fail(
@@ -201,6 +216,12 @@ class _Checker:
                 text.decode("utf-8")
         except UnicodeDecodeError:
             self.fail(f"attribute {attribute.name!r} is not UTF-8 text", label)
+        for tensor in (
+            *([attribute.t] if kind == AttributeProto.TENSOR else []),
+            *attribute.tensors,
+        ):
+            what = f"attribute {attribute.name!r} of {label}"
+            element_type(tensor.data_type, file=self.file, what=what)
         for proto in (
             *([attribute.tp] if kind == AttributeProto.TYPE_PROTO else []),
             *attribute.type_protos,
@@ -224,6 +245,7 @@ class _Checker:
             code = proto.tensor_type.elem_type
             if code not in dtypes.BY_CODE and (code or needed):
                 self.fail(f"{what} has an element type that is not supported (code {code})")
+            self.text(*(dim.dim_param for dim in proto.tensor_type.shape.dim))
             if any(dim.dim_value < -1 for dim in proto.tensor_type.shape.dim):
                 self.fail(f"{what} has a negative dimension")
         elif kind in ("sequence_type", "optional_type") and depth < 4:
@@ -240,7 +262,5 @@ class _Checker:
             self.fail(f"{what} has no type", remedy="declare its element type")
 
 
-def _weight_names(graph: onnx.GraphProto) -> list[str]:
-    return [tensor.name for tensor in graph.initializer] + [
-        tensor.values.name for tensor in graph.sparse_initializer
-    ]
+def _weights(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    return [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]

@@ -19,11 +19,10 @@ def clone_node(
     prefix: str = "",
 ) -> ir.Node:
     """Copies a node; its outputs are entered into ``values``, names get a prefix."""
-    outputs = []
-    for value in node.outputs:
-        outputs.append(
-            ir.Value(name=_prefixed(prefix, value.name or ""), type=value.type, shape=value.shape)
-        )
+    outputs = [
+        ir.Value(name=_prefixed(prefix, value.name or ""), type=value.type, shape=value.shape)
+        for value in node.outputs
+    ]
     cloned = ir.Node(
         node.domain,
         node.op_type,

@@ -54,9 +54,10 @@ def load_model(
     if isinstance(source, ir.Model):
         model, folder = _clone(source, name), None
         check_versions(model.opset_imports.items(), file=name)
+        _own_tensors(model, TensorReader(file=name, folder=folder))
     else:
         model, folder = _read(source, name)
-    _own_tensors(model, TensorReader(file=name, folder=folder))
+        _own_tensors(model, TensorReader(file=name, folder=folder))
     _set_versions(model, name)
     inline_functions(model, file=name)
     _drop_initialised_inputs(model, log)
@@ -183,7 +184,6 @@ def _own(tensor: ir.TensorProtocol, reader: TensorReader, what: str) -> ir.Tenso
         return own.read(_external_proto(tensor), what)
     if isinstance(tensor, ir.StringTensor):
         proto = onnx.TensorProto(
-            name=tensor.name or "",
             dims=_dims(tensor),
             data_type=onnx.TensorProto.STRING,
             string_data=[bytes(text) for text in tensor.string_data()],

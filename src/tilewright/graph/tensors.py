@@ -103,9 +103,9 @@ class TensorReader:
         count = num_elements(list(proto.dims), file=self.file, what=what)
         if proto.HasField("segment"):
             raise InvalidModel(f"{what} is stored in segments", file=self.file, remedy=_DAMAGED)
-        name = proto.name or None
+        name = proto.name if isinstance(proto.name, str) and proto.name else None
         if dtype is dtypes.STRING:
-            return self._strings(proto, count, what)
+            return self._strings(proto, count, name, what)
         shape = ir.Shape(proto.dims)
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             data = self._external(proto, stored_bytes(dtype, count), what)
@@ -134,7 +134,9 @@ class TensorReader:
         array: Array = ir.serde.TensorProtoTensor(proto).numpy()
         return array
 
-    def _strings(self, proto: onnx.TensorProto, count: int, what: str) -> ir.TensorProtocol:
+    def _strings(
+        self, proto: onnx.TensorProto, count: int, name: str | None, what: str
+    ) -> ir.TensorProtocol:
         self._expect(len(proto.string_data), count, "strings", what)
         try:
             for text in proto.string_data:
@@ -143,14 +145,14 @@ class TensorReader:
             raise InvalidModel(
                 f"{what} holds a string that is not UTF-8", file=self.file, remedy=_DAMAGED
             ) from error
-        return ir.StringTensor(
-            list(proto.string_data), shape=ir.Shape(proto.dims), name=proto.name or None
-        )
+        return ir.StringTensor(list(proto.string_data), shape=ir.Shape(proto.dims), name=name)
 
     # --- external data ----------------------------------------------------------------------------
 
     def _external(self, proto: onnx.TensorProto, size: int, what: str) -> memoryview:
         entries = {entry.key: entry.value for entry in proto.external_data}
+        if not all(isinstance(text, str) for pair in entries.items() for text in pair):
+            raise InvalidModel(f"{what} names a file in bytes", file=self.file, remedy=_DAMAGED)
         return self.external(
             entries.get("location", ""),
             self._number(entries.get("offset"), "offset", what),

@@ -94,9 +94,8 @@ def _export(
                 verbose=False,
             )
         except (torch.onnx.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
-            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise InvalidModel(
-                f"torch cannot export it: {first[:300]}",
+                f"torch cannot export it: {_reason(error)}",
                 file=f"<{name}>",
                 remedy="make torch.export.export(module, example_inputs) work first",
             ) from error
@@ -104,6 +103,14 @@ def _export(
         raise InvalidModel("torch exported nothing", file=f"<{name}>", remedy="update torch")
     model: ir.Model = program.model
     return model
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong at the bottom; the outer messages only point to it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
 @contextmanager
