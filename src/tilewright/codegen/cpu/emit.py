@@ -95,7 +95,14 @@ class Builder(Instructions):
         return f"{hint}{self._count}"
 
     def enter(self, label: str) -> None:
-        """Starts a block; instructions follow there."""
+        """Starts a block; instructions follow there.  Nothing earlier is known to dominate it."""
+        self.forget()
+        self._begin(label)
+
+    def _begin(self, label: str, mark: tuple[int, int] | None = None) -> None:
+        """Starts a block that is dominated by what came before ``mark``; None: by all so far."""
+        if mark is not None:
+            self.forget(mark)
         if self._lines and self._lines[-1].endswith(":"):
             self.emit("unreachable")  # the block after a return, in which nothing was put
         self._lines.append(f"{label}:")
@@ -139,27 +146,29 @@ class Builder(Instructions):
         body, latch, done = self.label("loop"), self.label("latch"), self.label("done")
         before = self.block
         self.branch(self.icmp("slt", first, last), body, done)
-        self.enter(body)
+        mark = self.mark()
+        self._begin(body)
         self._count += 1
         following = f"%n{self._count}"
         counter = self.result(I64, f"phi i64 [ {first.ref}, %{before} ], [ {following}, %{latch} ]")
         yield counter
         self.jump(latch)
-        self.enter(latch)
+        self._begin(latch)
         self._lines.append(f"  {following} = add nsw i64 {counter.ref}, {stride.ref}")
         again = self.icmp("slt", Value(I64, following), last)
         self.branch(again, body, done, f", !llvm.loop {self.declarations.loop_metadata(unroll)}")
-        self.enter(done)
+        self._begin(done, mark)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """Runs the body where the i1 holds."""
         body, done = self.label("when"), self.label("done")
         self.branch(condition, body, done)
-        self.enter(body)
+        mark = self.mark()
+        self._begin(body)
         yield
         self.jump(done)
-        self.enter(done)
+        self._begin(done, mark)
 
     def if_else(
         self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
@@ -169,15 +178,16 @@ class Builder(Instructions):
             return then() if condition.const else otherwise()
         yes, no, done = self.label("then"), self.label("else"), self.label("done")
         self.branch(condition, yes, no)
-        self.enter(yes)
+        mark = self.mark()
+        self._begin(yes)
         left = then()
         left_block = self.block
         self.jump(done)
-        self.enter(no)
+        self._begin(no, mark)
         right = otherwise()
         right_block = self.block
         self.jump(done)
-        self.enter(done)
+        self._begin(done, mark)
         if left.type is not right.type:
             raise InternalError(f"if_else of {left.type} and {right.type}")
         return self.phi([(left, left_block), (right, right_block)])
@@ -187,10 +197,11 @@ class Builder(Instructions):
         """Repeats the body until something branches to the yielded label; continues there."""
         body, done = self.label("again"), self.label("done")
         self.jump(body)
-        self.enter(body)
+        mark = self.mark()
+        self._begin(body)
         yield done
         self.jump(body)
-        self.enter(done)
+        self._begin(done, mark)
 
     def ret(self, value: Value | None = None) -> None:
         """Returns from the function; what follows in the same block is not reached."""

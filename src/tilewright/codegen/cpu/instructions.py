@@ -34,6 +34,9 @@ class Instructions:
         self.declarations = declarations
         self._lines: list[str] = []
         self._count = 0
+        self._known: dict[str, Value] = {}
+        self._added: list[str] = []
+        self._generation = 0
 
     # --- plumbing --------------------------------------------------------------------------------
 
@@ -48,10 +51,33 @@ class Instructions:
         self._lines.append(f"  {ref} = {text}")
         return Value(kind, ref)
 
+    def pure(self, kind: Type, text: str) -> Value:
+        """The result of an instruction without effects; an equal one that dominates is reused."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self.result(kind, text)
+            self._added.append(text)
+        return found
+
+    def mark(self) -> tuple[int, int]:
+        """A point to which ``forget`` can go back."""
+        return self._generation, len(self._added)
+
+    def forget(self, mark: tuple[int, int] | None = None) -> None:
+        """Drops what ``pure`` remembers since the mark (or all): it no longer dominates."""
+        if mark is None or mark[0] != self._generation:
+            self._generation += 1
+            self._known.clear()
+            self._added.clear()
+            return
+        for text in self._added[mark[1] :]:
+            del self._known[text]
+        del self._added[mark[1] :]
+
     def _binary(self, name: str, a: Value, b: Value) -> Value:
         if a.type is not b.type:
             raise InternalError(f"{name} of {a.type} and {b.type}")
-        return self.result(a.type, f"{name} {a.type.text} {a.ref}, {b.ref}")
+        return self.pure(a.type, f"{name} {a.type.text} {a.ref}, {b.ref}")
 
     # --- integer and float arithmetic ------------------------------------------------------------
 
@@ -98,7 +124,7 @@ class Instructions:
         return self._binary("frem", a, b)
 
     def fneg(self, a: Value) -> Value:
-        return self.result(a.type, f"fneg {a.typed}")
+        return self.pure(a.type, f"fneg {a.typed}")
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """``a*b + c`` rounded once."""
@@ -167,12 +193,12 @@ class Instructions:
         kind = I1.with_lanes(a.type.lanes)
         if isinstance(a.const, int) and isinstance(b.const, int):
             return constant(kind, _compare(predicate, a.const, b.const, a.type.bits))
-        return self.result(kind, f"icmp {predicate} {a.typed}, {b.ref}")
+        return self.pure(kind, f"icmp {predicate} {a.typed}, {b.ref}")
 
     def fcmp(self, predicate: str, a: Value, b: Value) -> Value:
         """``o..`` is false, ``u..`` true when an operand is NaN -> i1 lanes."""
         kind = I1.with_lanes(a.type.lanes)
-        return self.result(kind, f"fcmp {predicate} {a.typed}, {b.ref}")
+        return self.pure(kind, f"fcmp {predicate} {a.typed}, {b.ref}")
 
     def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
         """Both sides are evaluated; the condition is i1 or has as many lanes."""
@@ -180,7 +206,7 @@ class Instructions:
             raise InternalError(f"select of {then.type} and {otherwise.type}")
         if condition.const is not None:
             return then if condition.const else otherwise
-        return self.result(then.type, f"select {condition.typed}, {then.typed}, {otherwise.typed}")
+        return self.pure(then.type, f"select {condition.typed}, {then.typed}, {otherwise.typed}")
 
     # --- conversions -----------------------------------------------------------------------------
 
@@ -193,7 +219,7 @@ class Instructions:
             return constant(kind, -a.const if name == "sext" and a.type.bits == 1 else a.const)
         if isinstance(a.const, int) and name == "zext":
             return constant(kind, a.const & ((1 << a.type.bits) - 1))
-        return self.result(kind, f"{name} {a.typed} to {kind.text}")
+        return self.pure(kind, f"{name} {a.typed} to {kind.text}")
 
     def trunc(self, a: Value, kind: Type) -> Value:
         return self._convert("trunc", a, kind)
@@ -235,19 +261,17 @@ class Instructions:
     def fptosi_sat(self, a: Value, kind: Type) -> Value:
         """Truncates toward zero, saturates; NaN gives 0."""
         name = f"llvm.fptosi.sat.{kind.mangled}.{a.type.mangled}"
-        return self.call(name, kind, [a])
+        return self._intrinsic(name, kind, [a])
 
     def fptoui_sat(self, a: Value, kind: Type) -> Value:
         name = f"llvm.fptoui.sat.{kind.mangled}.{a.type.mangled}"
-        return self.call(name, kind, [a])
+        return self._intrinsic(name, kind, [a])
 
     # --- lanes -----------------------------------------------------------------------------------
 
     def insert(self, vector: Value, element: Value, lane: int) -> Value:
         """The vector with one lane replaced."""
-        return self.result(
-            vector.type, f"insertelement {vector.typed}, {element.typed}, i64 {lane}"
-        )
+        return self.pure(vector.type, f"insertelement {vector.typed}, {element.typed}, i64 {lane}")
 
     def extract(self, vector: Value, lane: int) -> Value:
         """One lane; of a scalar, the scalar itself."""
@@ -255,7 +279,7 @@ class Instructions:
             return vector
         if vector.const is not None:
             return constant(vector.type.element, vector.const)
-        return self.result(vector.type.element, f"extractelement {vector.typed}, i64 {lane}")
+        return self.pure(vector.type.element, f"extractelement {vector.typed}, i64 {lane}")
 
     def splat(self, element: Value, lanes: int) -> Value:
         """The value in every lane; a vector of that many lanes is returned as it is."""
@@ -264,8 +288,8 @@ class Instructions:
         kind = element.type.with_lanes(lanes)
         if element.const is not None and kind.kind != "ptr":
             return constant(kind, element.const)
-        first = self.result(kind, f"insertelement {kind.text} poison, {element.typed}, i64 0")
-        return self.result(
+        first = self.pure(kind, f"insertelement {kind.text} poison, {element.typed}, i64 0")
+        return self.pure(
             kind,
             f"shufflevector {first.typed}, {kind.text} poison, <{lanes} x i32> zeroinitializer",
         )
@@ -285,7 +309,7 @@ class Instructions:
         kind = a.type.with_lanes(len(lanes))
         other = "poison" if b is None else b.ref
         mask = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
-        return self.result(
+        return self.pure(
             kind, f"shufflevector {a.typed}, {a.type.text} {other}, <{len(lanes)} x i32> <{mask}>"
         )
 
@@ -354,7 +378,7 @@ class Instructions:
             f"i{8 * element_bytes}" if element_bytes in (1, 2, 4, 8) else f"[{element_bytes} x i8]"
         )
         lanes = max(offset.type.lanes, pointer.type.lanes)
-        return self.result(
+        return self.pure(
             PTR.with_lanes(lanes), f"getelementptr {unit}, {pointer.typed}, {offset.typed}"
         )
 
@@ -449,8 +473,13 @@ class Instructions:
         return self.result(kind, line)
 
     def intrinsic(self, name: str, kind: Type, args: Sequence[Value], flags: str = "") -> Value:
-        """An LLVM intrinsic overloaded on its result type only, such as ``sqrt``."""
-        return self.call(f"llvm.{name}.{kind.mangled}", kind, args, flags)
+        """An LLVM intrinsic without effects, overloaded on its result type only, as ``sqrt``."""
+        return self._intrinsic(f"llvm.{name}.{kind.mangled}", kind, args, flags)
+
+    def _intrinsic(self, name: str, kind: Type, args: Sequence[Value], flags: str = "") -> Value:
+        self.declarations.declare(kind.text, name, [arg.type.text for arg in args])
+        operands = ", ".join([arg.typed for arg in args])
+        return self.pure(kind, f"{_flagged('call', flags)} {kind.text} @{name}({operands})")
 
 
 def _flagged(name: str, flags: str) -> str:
