@@ -145,7 +145,11 @@ class Builder(Instructions):
         )
         body, latch, done = self.label("loop"), self.label("latch"), self.label("done")
         before = self.block
-        self.branch(self.icmp("slt", first, last), body, done)
+        runs = self.icmp("slt", first, last)
+        if runs.const:
+            self.jump(body)
+        else:  # even if never taken: the phi expects this way in
+            self.emit(f"br i1 {runs.ref}, label %{body}, label %{done}")
         mark = self.mark()
         self._begin(body)
         self._count += 1
