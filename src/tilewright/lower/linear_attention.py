@@ -28,7 +28,7 @@ from tilewright.kernel.ir import (
 )
 from tilewright.lower.attention_heads import Heads, heads_of
 from tilewright.lower.context import Lowering
-from tilewright.lower.contraction import axes_of, common_compute_type, is_one, sum_over
+from tilewright.lower.contraction import axes_of, common_compute_type, dim_index, is_one, sum_over
 from tilewright.lower.registry import lowers
 
 
@@ -51,15 +51,20 @@ class Tokens:
         """A state element after decay."""
         if self.decay is None:
             return state
-        per_head = self.decay.shape[2] == self.k.count
-        column = h if per_head else h * dim_value(self.k.width) + d
+        size, per_key = self.decay.shape[2], h * dim_value(self.k.width) + d
+        if size == self.k.count:
+            column = h
+        elif size.is_const:
+            column = per_key
+        else:
+            column = select(dim_value(size).eq(dim_value(self.k.count)), h, per_key)
         return call("exp", self.decay[b, self.at, column].cast(self.compute)) * state
 
     def rate(self, b: Expr, h: Expr) -> Expr | None:
         """The update rate; None for rules without correction."""
         if self.beta is None:
             return None
-        column = 0 if is_one(self.beta.shape[2]) else h
+        column = dim_index(h, self.beta.shape[2], self.k.count)
         return self.beta[b, self.at, column].cast(self.compute)
 
 
