@@ -4,32 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright.lower.host_only
 import tilewright.lower.optimizer  # noqa: F401
 import unit.lower.against_reference  # noqa: F401
+from tilewright.graph.build_view import view
+from tilewright.graph.load import load_model
+from tilewright.graph.normalize import normalize
 from tilewright.lower.context import Unlowerable
-from unit.lower.harness import Case, check_case, node_cases
+from unit.lower.harness import (
+    Case,
+    case_named,
+    check_case,
+    compare,
+    node_cases,
+    run_graph,
+    run_model,
+)
 
 _TRAINING = "ai.onnx.preview.training"
 _OPERATORS = (
     "MatMul Gemm Einsum MatMulInteger QLinearMatMul Conv ConvInteger QLinearConv ConvTranspose "
     "DeformConv CausalConvWithState MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool "
-    "LSTM GRU RNN Attention LinearAttention DFT STFT Det"
+    "LSTM GRU RNN Attention LinearAttention STFT Det"
 ).split()
-_PRINTED = {
-    "test_averagepool_2d_ceil_last_window_starts_on_pad": "expectation written with four digits",
-}
-_OLD_FORMS = {  # the axis is an attribute; graph.normalize makes it an input
-    f"test_dft{kind}_opset19": "not in the newest form"
-    for kind in ("", "_axis", "_inverse", "_rfft", "_irfft")
-}
+_PRINTED = "test_averagepool_2d_ceil_last_window_starts_on_pad"  # expectation with four digits
 
 
-@pytest.mark.parametrize("case", node_cases(*_OPERATORS, skip=_PRINTED | _OLD_FORMS))
-def test_case(case: Case) -> None:
-    check_case(case)
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", node_cases(*_OPERATORS, without=(_PRINTED,)))
+def test_case(case: Case, symbolic: bool) -> None:
+    check_case(case, symbolic=symbolic)
+
+
+def test_printed_case() -> None:
+    case = case_named(_PRINTED)
+    results = run_model(case.model, case.feeds)
+    for name, expected in case.expected.items():
+        np.testing.assert_allclose(results[name], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", node_cases("DFT"))
+def test_dft_case_in_newest_form(case: Case) -> None:
+    model = load_model(case.model)
+    normalize(model)
+    results = run_graph(view(model), case.feeds)
+    for name, expected in case.expected.items():
+        compare(results[name], expected, name)
 
 
 @pytest.mark.parametrize("case", node_cases("Adagrad", "Adam", "Momentum", domain=_TRAINING))
