@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.core.dtypes import FLOAT64, INT32
+from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Buffer, Expr
 from tilewright.lower.context import Lowering
-from tilewright.lower.contraction import is_one, scalar
+from tilewright.lower.contraction import dim_index, scalar
 from tilewright.lower.conv import Finish, emit_convolution
 from tilewright.lower.quantized import (
     Locate,
@@ -26,11 +27,13 @@ from tilewright.lower.registry import lowers
 from tilewright.lower.window import windows_of
 
 
-def _per_filter(m: Expr) -> Locate:
+def _per_filter(m: Expr, filters: Dim) -> Locate:
+    """Reads a parameter that is one number or one a filter."""
+
     def locate(buffer: Buffer) -> Expr:
-        if all(is_one(dim) for dim in buffer.shape):
+        if len(buffer.shape) != 1:
             return scalar(buffer)
-        return buffer[m]
+        return buffer[dim_index(m, buffer.shape[0], filters)]
 
     return locate
 
@@ -52,7 +55,7 @@ def _emit(
         windows_of(ctx, x.shape[2:], out.shape[2:]),
         data=lambda index: centred(x[index], x_zero),
         weight=lambda index: centred(
-            w[index], parameter(ctx, zero_positions[1], _per_filter(index[0]))
+            w[index], parameter(ctx, zero_positions[1], _per_filter(index[0], w.shape[0]))
         ),
         finish=finish,
     )
@@ -67,7 +70,7 @@ def conv_integer(ctx: Lowering) -> None:
 @lowers("QLinearConv")
 def qlinear_conv(ctx: Lowering) -> None:
     """Inputs: x, scale, zero point, w, scale, zero point, scale and zero point of y, int32 bias."""
-    bias = ctx.optional(8)
+    bias, filters = ctx.optional(8), ctx.input(3).shape[0]
     factors = _known_factors(ctx)
     zero = parameter(ctx, 7, scalar)
 
@@ -77,7 +80,7 @@ def qlinear_conv(ctx: Lowering) -> None:
         if factors is not None:
             factor = factors[m]
         else:
-            factor = combined_scale(ctx, (1, 4, 6), scalar, _per_filter(m))
+            factor = combined_scale(ctx, (1, 4, 6), scalar, _per_filter(m, filters))
         return requantized(total, factor, zero, ctx.input(7).dtype)
 
     _emit(ctx, (0, 3), (2, 5), finish)

@@ -260,9 +260,10 @@ def test_conv_integer(dtype: Any, per_filter: bool, group: int) -> None:
 
 
 @pytest.mark.parametrize("per_filter", [False, True])
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("group", [1, 2, 4])
-def test_qlinear_conv_is_bit_exact(per_filter: bool, bias: bool, group: int) -> None:
+def test_qlinear_conv_is_bit_exact(per_filter: bool, rank: int, bias: bool, group: int) -> None:
     attributes, params = window((3, 3), pads=[1, 1, 1, 1], strides=[1, 2])
     x, w = (
         integers(2, 4, 9, 8, dtype=np.uint8),
@@ -270,6 +271,8 @@ def test_qlinear_conv_is_bit_exact(per_filter: bool, bias: bool, group: int) -> 
     )
     scale = uniform(8, seed=2) ** 2 * 0.01 + 0.001 if per_filter else np.asarray(np.float32(0.0043))
     zero = integers(8, dtype=np.int8, seed=3) if per_filter else np.asarray(1, np.int8)
+    if not per_filter:
+        scale, zero = scale.reshape((1,) * rank), zero.reshape((1,) * rank)
     inputs = [x, np.asarray(np.float32(0.021)), np.asarray(131, np.uint8), w, scale, zero]
     inputs += [np.asarray(np.float32(0.037)), np.asarray(-5, np.int8)]
     if bias:
