@@ -103,7 +103,8 @@ class TensorReader:
         count = num_elements(list(proto.dims), file=self.file, what=what)
         if proto.HasField("segment"):
             raise InvalidModel(f"{what} is stored in segments", file=self.file, remedy=_DAMAGED)
-        name = proto.name if isinstance(proto.name, str) and proto.name else None
+        given: object = proto.name  # bytes where it is not UTF-8
+        name = given if isinstance(given, str) and given else None
         if dtype is dtypes.STRING:
             return self._strings(proto, count, name, what)
         shape = ir.Shape(proto.dims)
