@@ -77,9 +77,16 @@ def einsum(ctx: RuleContext) -> NodeInfo:
     if len(terms) != len(ctx.inputs):
         ctx.mismatch(f"{equation!r} has {len(terms)} terms for {len(ctx.inputs)} inputs")
     sizes: dict[str, Dim] = {}
+    hidden: list[Shape] = [
+        found
+        for position, term in enumerate(terms)
+        if (found := _read_term(ctx, position, term, sizes)) is not None
+    ]
+    if len({len(shape) for shape in hidden}) > 1:
+        ctx.mismatch(f"the ellipses of {equation!r} stand for {[len(s) for s in hidden]} axes")
     ellipsis: Shape = ()
-    for position, term in enumerate(terms):
-        ellipsis = _read_term(ctx, position, term, sizes, ellipsis)
+    for shape in hidden:
+        ellipsis = ctx.broadcast(ellipsis, shape)
     if not arrow:
         letters = sorted(set(left) - set(",."))
         once = [letter for letter in letters if left.count(letter) == 1]
@@ -89,6 +96,8 @@ def einsum(ctx: RuleContext) -> NodeInfo:
     for letter in before + after:
         if letter not in sizes:
             ctx.fail(f"{letter!r} of the result is in no term of {equation!r}")
+    if len(set(before + after)) < len(before + after):
+        ctx.fail(f"the result of {equation!r} names an axis twice")
     result.extend(sizes[letter] for letter in before)
     if dots:
         result.extend(ellipsis)
@@ -96,10 +105,8 @@ def einsum(ctx: RuleContext) -> NodeInfo:
     return ctx.result(tuple(result))
 
 
-def _read_term(
-    ctx: RuleContext, position: int, term: str, sizes: dict[str, Dim], ellipsis: Shape
-) -> Shape:
-    """Notes the sizes of one term's letters; returns the broadcast of the ellipses so far."""
+def _read_term(ctx: RuleContext, position: int, term: str, sizes: dict[str, Dim]) -> Shape | None:
+    """Notes the sizes of one term's letters; returns the axes of its ellipsis, if it has one."""
     shape = ctx.shape(position)
     before, dots, after = term.partition("...")
     hidden = len(shape) - len(before) - len(after)
@@ -114,6 +121,4 @@ def _read_term(
             sizes[letter] = dim
         elif dim != ONE:
             sizes[letter] = ctx.equal(known, dim, f"size {letter!r}")
-    if not dots:
-        return ellipsis
-    return ctx.broadcast(ellipsis, shape[len(before) : len(before) + hidden])
+    return shape[len(before) : len(before) + hidden] if dots else None

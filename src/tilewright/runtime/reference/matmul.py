@@ -52,6 +52,14 @@ def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Outputs:
 @operator("Einsum", since=12)
 def einsum(call: Call, *operands: Array) -> Outputs:
     equation = call.text("equation").replace(" ", "")
+    terms = equation.partition("->")[0].split(",")
+    hidden = {
+        operand.ndim - len(term) + 3
+        for term, operand in zip(terms, operands, strict=True)
+        if "..." in term
+    }
+    if len(hidden) > 1:
+        raise call.error(f"the ellipses of {equation!r} stand for {sorted(hidden)} axes")
     return (np.einsum(equation, *operands, optimize=len(operands) > 1),)
 
 
