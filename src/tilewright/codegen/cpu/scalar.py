@@ -119,13 +119,18 @@ def _safe_divisor(b: Builder, x: Value, y: Value, dtype: DType) -> Value:
     """The divisor, or 1 where the quotient is not defined (by 0) or does not fit (lowest by -1)."""
     one = constant(y.type, 1)
     if y.const is not None:
-        return y if y.const not in (0, -1) else one
+        return one if y.const == 0 or _is_minus_one(y, dtype) else y
     bad = b.icmp("eq", y, constant(y.type, 0))
     if dtype.is_signed:
         lowest = b.icmp("eq", x, constant(x.type, -1 << (dtype.bits - 1)))
         minus = b.icmp("eq", y, constant(y.type, -1))
         bad = b.or_(bad, b.and_(lowest, minus))
     return b.select(bad, one, y)
+
+
+def _is_minus_one(y: Value, dtype: DType) -> bool:
+    """Literals are kept as signed numbers; the largest unsigned one is not -1."""
+    return y.const == -1 and dtype.is_signed
 
 
 def _zero_if_zero(b: Builder, divisor: Value, value: Value) -> Value:
@@ -139,7 +144,7 @@ def _div(b: Builder, args: Sequence[Value], dtype: DType) -> Value:
     x, y = args
     if dtype.is_float:
         return b.fdiv(x, y)
-    if dtype.is_signed and y.const == -1:
+    if _is_minus_one(y, dtype):
         return b.sub(constant(x.type, 0), x)
     safe = _safe_divisor(b, x, y, dtype)
     quotient = b.sdiv(x, safe) if dtype.is_signed else b.udiv(x, safe)
@@ -150,7 +155,7 @@ def _fmod(b: Builder, args: Sequence[Value], dtype: DType) -> Value:
     x, y = args
     if dtype.is_float:
         return b.frem(x, y)
-    if y.const in (0, 1, -1):
+    if y.const in (0, 1) or _is_minus_one(y, dtype):
         return constant(x.type, 0)
     safe = _safe_divisor(b, x, y, dtype)
     rest = b.srem(x, safe) if dtype.is_signed else b.urem(x, safe)
