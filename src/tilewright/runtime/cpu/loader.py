@@ -9,6 +9,7 @@ Not here: code generation, calling conventions (executor).
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -20,6 +21,8 @@ import llvmlite.binding as llvm
 
 from tilewright.core.errors import CorruptEngine
 
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
+_MACH_CPUS = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
 _lock = Lock()
 _numbers = count()
 
@@ -64,6 +67,7 @@ def load_object(
     Raises:
         CorruptEngine: the bytes are no object for this machine, or a symbol is missing.
     """
+    _check_architecture(code)
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name, address in (imports or {}).items():
         builder.import_symbol(name, address)
@@ -79,6 +83,23 @@ def load_object(
     return LoadedObject(tracker, exports)
 
 
+def _check_architecture(code: bytes) -> None:
+    """The linker trusts the header's processor; code of another one must not get that far."""
+    mine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
+    found = None
+    if len(code) >= 64 and code[:6] == b"\x7fELF\x02\x01":
+        found = _ELF_MACHINES.get(int.from_bytes(code[18:20], "little"))
+    elif len(code) >= 32 and code[:4] == b"\xcf\xfa\xed\xfe":
+        found = _MACH_CPUS.get(int.from_bytes(code[4:8], "little"))
+    if found != mine:
+        raise CorruptEngine(
+            f"object code for {found or 'no known processor'} on {mine}",
+            remedy="build the engine for this machine",
+        )
+
+
 @cache
 def _jit() -> llvm.LLJIT:
     llvm.initialize_native_target()
@@ -88,4 +109,4 @@ def _jit() -> llvm.LLJIT:
     machine = llvm.Target.from_default_triple().create_target_machine(
         reloc="pic", codemodel="small", jit=True
     )
-    return llvm.create_lljit_compiler(machine)
+    return llvm.create_lljit_compiler(machine, suppress_errors=True)

@@ -1,0 +1,57 @@
+"""Alignment, and sizes that are refused before memory is touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.core.errors import InternalError, OutOfMemory
+from tilewright.runtime.cpu.allocator import allocate, empty, is_aligned, memory_limit_bytes
+
+
+@pytest.mark.parametrize("num_bytes", [1, 63, 64, 1000, (1 << 20) - 1])
+def test_small_buffers_are_aligned_for_vectors(num_bytes: int) -> None:
+    for _ in range(10):
+        block = allocate(num_bytes)
+        assert block.size == num_bytes
+        assert block.ctypes.data % 64 == 0
+
+
+def test_nothing_is_an_empty_array() -> None:
+    assert allocate(0).size == 0
+
+
+def test_large_buffers_begin_a_page() -> None:
+    block = allocate(3 << 20)
+    assert block.ctypes.data % 4096 == 0
+    block[:] = 7
+    assert block[-1] == 7
+
+
+def test_arrays_have_their_shape_and_type() -> None:
+    array = empty((3, 0, 5), np.dtype(np.float32))
+    assert array.shape == (3, 0, 5)
+    array = empty((2, 3, 4), np.dtype(np.float64))
+    assert array.flags.c_contiguous
+    assert is_aligned(array)
+    assert not is_aligned(array.transpose())
+    assert not is_aligned(array.reshape(-1)[1:])
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 50, 1 << 62, 1 << 70])
+def test_too_much_says_how_much(num_bytes: int) -> None:
+    with pytest.raises(OutOfMemory, match=r"the arena needs [\d.]+ (T|P)iB.*this machine has"):
+        allocate(num_bytes, "the arena")
+    with pytest.raises(OutOfMemory, match="weights"):
+        empty((num_bytes, 1 << 40), np.dtype(np.float32), "weights")
+
+
+def test_limit_is_this_machines() -> None:
+    assert 1 << 28 < memory_limit_bytes() < 1 << 48
+    with pytest.raises(OutOfMemory):
+        allocate(memory_limit_bytes() + 1)
+
+
+def test_negative_size_is_our_mistake() -> None:
+    with pytest.raises(InternalError):
+        allocate(-1)
