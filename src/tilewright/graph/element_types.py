@@ -15,6 +15,7 @@ from tilewright.core.dtypes import DType
 from tilewright.graph.check_nodes import schema
 
 _NAMES = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
+_BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 _MAX_STEPS = 100_000
 
 
@@ -42,16 +43,19 @@ def _declared(value: ir.Value) -> DType | None:
 def _from_node(node: ir.Node, value: ir.Value) -> DType | ir.Value | None:
     """The output's type, or an input that has the same type."""
     definition = schema(node.domain, node.op_type, node.version or 1)
-    if definition is None or node.op_type in ("If", "Loop", "Scan", "Optional"):
+    if definition is None or node.op_type == "Optional":
         return None
+    body = _BODIES.get(node.op_type)
+    if body is not None:
+        name, skipped = body  # a Loop's body also returns its condition
+        return node.attributes[name].as_graph().outputs[(value.index() or 0) + skipped]
     for name in ("to", "dtype", "output_dtype"):
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.type is ir.AttributeType.INT and attribute.value:
             return dtypes.BY_CODE.get(attribute.as_int())
-    for name in ("value",):
-        attribute = node.attributes.get(name)
-        if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
-            return dtypes.BY_CODE.get(int(attribute.as_tensor().dtype))
+    attribute = node.attributes.get("value")
+    if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
+        return dtypes.BY_CODE.get(int(attribute.as_tensor().dtype))
     formal = definition.outputs[min(value.index() or 0, len(definition.outputs) - 1)]
     for index, given in enumerate(node.inputs):
         parameter = definition.inputs[min(index, len(definition.inputs) - 1)]

@@ -8,13 +8,13 @@ Not here: the meaning of operators (runtime.reference).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tilewright.core.errors import InternalError, OutOfRange, ShapeMismatch, UnsupportedOp
-from tilewright.graph.view import GraphView, NodeView
+from tilewright.graph.view import GraphView, NodeView, ValueView
 from tilewright.runtime.reference import dtypes as reference_dtypes
 from tilewright.runtime.reference.registry import OperatorError, Value, evaluate, supported
 
@@ -166,24 +166,45 @@ class _Evaluation:
         values: Mapping[str, Value],
         around: GraphView,
         outer: Mapping[str, Value],
-    ) -> Callable[..., tuple[Value, ...]]:
+    ) -> _SubGraph:
         """A sub-graph as a function of its inputs; what it captures is fixed now."""
         captured = {
             name: _lookup(name, values, around, outer) for name in sorted(captured_names(graph))
         }
+        return _SubGraph(self, graph, captured)
+
+
+class _SubGraph:
+    """A sub-graph with the values that it captures, callable by control flow operators.
+
+    ``output_specs`` has (dtype, shape) of each output, or None where the model does not declare it:
+    a loop of zero trips takes the type and shape of its empty scan outputs from there.
+    """
+
+    def __init__(
+        self, evaluation: _Evaluation, graph: GraphView, captured: Mapping[str, Value]
+    ) -> None:
+        self._evaluation, self._graph, self._captured = evaluation, graph, captured
+        self.output_specs = [_spec(value) for value in graph.outputs]
+
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]:
+        graph = self._graph
+        if len(inputs) != len(graph.inputs):
+            raise OutOfRange(
+                f"sub-graph {graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}",
+                remedy="give the sub-graph the inputs that its operator passes",
+            )
+        own = {value.name: x for value, x in zip(graph.inputs, inputs, strict=True)}
         outputs = [value.name for value in graph.outputs]
+        result = self._evaluation.run(graph, own, self._captured, outputs)
+        return tuple(result[name] for name in outputs)
 
-        def call(*inputs: Value) -> tuple[Value, ...]:
-            if len(inputs) != len(graph.inputs):
-                raise OutOfRange(
-                    f"sub-graph {graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}",
-                    remedy="give the sub-graph the inputs that its operator passes",
-                )
-            own = {value.name: x for value, x in zip(graph.inputs, inputs, strict=True)}
-            result = self.run(graph, own, captured, outputs)
-            return tuple(result[name] for name in outputs)
 
-        return call
+def _spec(value: ValueView) -> tuple[np.dtype[Any], tuple[int | str, ...]] | None:
+    if value.dtype is None or value.shape is None or value.container != "tensor":
+        return None
+    dims = tuple(dim.const if dim.is_const else str(dim) for dim in value.shape)
+    return value.dtype.numpy, dims
 
 
 def _lookup(

@@ -1,8 +1,9 @@
 """Write a model, or the part of it between some values, as valid ONNX.
 
 Input -> Output: our ``onnx_ir.Model`` -> ``onnx.ModelProto`` or a file that other tools open.
-Guarantees: all operator domains are imported; inputs and outputs have types; weights beyond 2 GB go
-into one file beside the model; the given model is not changed.
+Guarantees: all operator domains are imported; inputs and outputs have types, and shapes where
+``infos`` or the model give them; weights beyond 2 GB go into one file beside the model; the given
+model is not changed.
 Not here: pictures of graphs (report).
 """
 
@@ -97,6 +98,9 @@ def extract(
         values[value] = _copy(value, infos or {}, weight)
     body = [clone_node(node, values, {}) for node in graph if node in nodes]
     results = [values[known[name]] for name in outputs]
+    for name, result in zip(outputs, results, strict=True):
+        if result is not None:
+            _declare(result, known[name], infos or {})
     part = ir.Graph(
         [new for old in starts if (new := values[old]) is not None],
         [new for new in results if new is not None],

@@ -19,17 +19,18 @@ def model_of(
     *,
     inputs: Sequence[onnx.ValueInfoProto] | None = None,
     outputs: Sequence[str] = ("y",),
+    output_shape: Sequence[int | str | None] | None = None,
     weights: dict[str, Any] | None = None,
     opset: int = 17,
     functions: Sequence[onnx.FunctionProto] = (),
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A model whose outputs are float tensors of unknown shape."""
+    """A model whose outputs are float tensors, of unknown rank unless a shape is given."""
     graph = helper.make_graph(
         list(nodes),
         "g",
         list(inputs) if inputs is not None else [tensor_info("x")],
-        [tensor_info(name, None) for name in outputs],
+        [tensor_info(name, output_shape) for name in outputs],
         [numpy_helper.from_array(np.asarray(a), name) for name, a in (weights or {}).items()],
     )
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]

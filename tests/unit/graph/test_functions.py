@@ -17,7 +17,7 @@ from unit.graph.models import model_of, node, tensor_info
 
 
 def function(
-    name: str, nodes: list[onnx.NodeProto], outputs: list[str], opset: int = 17, **more: list
+    name: str, nodes: list[onnx.NodeProto], outputs: list[str], opset: int = 17, **more: list[str]
 ) -> onnx.FunctionProto:
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("f", 1)]
     return helper.make_function(
@@ -26,7 +26,10 @@ def function(
 
 
 def call(name: str, inputs: list[str], outputs: list[str], **attributes: object) -> onnx.NodeProto:
-    return node(name, inputs, outputs, domain="f", name=f"call_{outputs[0]}", **attributes)
+    made: onnx.NodeProto = node(
+        name, inputs, outputs, domain="f", name=f"call_{outputs[0]}", **attributes
+    )
+    return made
 
 
 def run(model: onnx.ModelProto, x: list[float]) -> dict[str, np.ndarray]:

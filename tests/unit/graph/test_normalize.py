@@ -1,5 +1,7 @@
 """Old forms of operators become the newest one and keep their values."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -28,6 +30,7 @@ def normalised(model: onnx.ModelProto) -> GraphView:
 
 
 def forms(nodes: list[onnx.NodeProto], opset: int, **more: object) -> GraphView:
+    more.setdefault("inputs", [tensor_info("x", None)])
     return normalised(model_of(nodes, opset=opset, **more))  # type: ignore[arg-type]
 
 
@@ -92,7 +95,7 @@ def test_top_k() -> None:
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, 3, -1, -2])
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_softmax_before_13_ran_over_all_axes_from_its_own(op: str, axis: int | None) -> None:
-    given = {} if axis is None else {"axis": axis}
+    given: dict[str, Any] = {} if axis is None else {"axis": axis}
     start = (1 if axis is None else axis) % 4
     flat = FLOATS.reshape(int(np.prod(FLOATS.shape[:start])), -1)
     power = np.exp(flat - flat.max(1, keepdims=True))
@@ -252,7 +255,10 @@ def test_constants_of_every_spelling_become_initialisers() -> None:
 
 def test_constants_of_sub_graphs_are_lifted() -> None:
     def branch(number: float) -> onnx.GraphProto:
-        nodes = [node("Constant", [], ["k"], value_float=number), node("Add", ["x", "k"], ["o"])]
+        nodes = [
+            node("Constant", [], ["k"], value_float=float(number)),
+            node("Add", ["x", "k"], ["o"]),
+        ]
         weight = numpy_helper.from_array(np.asarray(number, np.float32), "w")
         outputs = [tensor_info("o", None), tensor_info("w", None), tensor_info("k", None)]
         return helper.make_graph(nodes, "b", [], outputs, [weight])

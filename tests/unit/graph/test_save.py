@@ -8,7 +8,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from tilewright.core.dtypes import FLOAT32
 from tilewright.core.errors import BadOption, CacheError, InternalError
+from tilewright.core.shape import Dim
+from tilewright.graph.info import TensorInfo
 from tilewright.graph.load import load_model, view
 from tilewright.graph.normalize import normalize
 from tilewright.graph.reference import evaluate_graph
@@ -32,6 +35,7 @@ def sample() -> ir.Model:
             inputs=[tensor_info("x", (1, "n")), tensor_info("c", (), TensorProto.BOOL)],
             weights={"w": np.ones(3, np.float32), "unused": np.ones(3, np.float32)},
             opset=11,
+            output_shape=(1, "n"),
         )
     )
     normalize(model)
@@ -47,8 +51,8 @@ def test_the_file_is_valid_onnx_and_loads_to_the_same(tmp_path: Path) -> None:
     assert [n.name for n in again.nodes] == names
     feeds = {"x": X, "c": np.asarray(False)}
     np.testing.assert_array_equal(
-        evaluate_graph(again, feeds)["y"],  # type: ignore[arg-type]
-        evaluate_graph(view(model), feeds)["y"],  # type: ignore[arg-type]
+        evaluate_graph(again, feeds)["y"],
+        evaluate_graph(view(model), feeds)["y"],
     )
 
 
@@ -69,14 +73,15 @@ def test_a_part_computes_the_same(flag: bool) -> None:
     model = sample()
     feeds = {"x": X, "c": np.asarray(flag)}
     values = evaluate_graph(view(model), feeds, keep=["a", "i"])
-    part = extract(model, ["a"], ["i"])
+    info = TensorInfo(dtype=FLOAT32, shape=(Dim.of(1), Dim.symbol("n")))
+    part = extract(model, ["a"], ["i"], infos={"a": info, "i": info})
     onnx.checker.check_model(to_proto(part))
     seen = view(part)
     assert [value.name for value in seen.inputs] == ["a", "c"]
     assert [n.op_type for n in seen.nodes] == ["If"]
     assert list(seen.initializers) == ["w"]
     result = evaluate_graph(seen, {"a": values["a"], "c": np.asarray(flag)})
-    np.testing.assert_array_equal(result["i"], values["i"])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(result["i"], values["i"])
 
 
 def test_unknown_names_are_refused() -> None:

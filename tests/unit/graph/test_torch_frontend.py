@@ -65,7 +65,7 @@ def test_inputs_must_be_a_sequence_or_a_mapping() -> None:
     import torch
 
     with pytest.raises(BadOption, match="tuple or a dict"):
-        import_torch(module, torch.ones(2))  # type: ignore[arg-type]
+        import_torch(module, torch.ones(2))
 
 
 def test_absent_torch_gives_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_absent_torch_gives_the_command_that_installs_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
     with pytest.raises(BadOption, match=r"tilewright\[torch\]"):
-        import_torch(object(), ())  # type: ignore[arg-type]
+        import_torch(object(), ())
 
 
 def test_modules_are_recognised_by_their_base_classes() -> None:
