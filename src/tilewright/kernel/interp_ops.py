@@ -125,8 +125,12 @@ def _remainder(function: Callable[..., Array]) -> Callable[[Array, Array], Array
 
 def _power(a: Array, b: Array) -> Array:
     """Integer powers wrap; a negative exponent gives the truncated reciprocal (1/0 gives 0)."""
-    if a.dtype.kind != "i":
-        return np.power(a, b)
+    if a.dtype.kind == "f":
+        # With one exponent for all, NumPy takes roots, which differ from powers at -inf and -0.
+        exponents = np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape)).copy()
+        return np.asarray(np.power(a, exponents))
+    if a.dtype.kind == "u":
+        return np.asarray(np.power(a, b))
     positive = np.power(a, np.maximum(b, b.dtype.type(0)))
     odd = (b & b.dtype.type(1)) != 0
     unit = np.where(a == 1, 1, np.where(a == -1, np.where(odd, -1, 1), 0)).astype(a.dtype)

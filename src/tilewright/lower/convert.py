@@ -7,7 +7,7 @@ Not here: quantisation (lower.quantize).
 
 from __future__ import annotations
 
-from tilewright.core.dtypes import BOOL, FLOAT8_E8M0, FLOAT32, UINT8, UINT32
+from tilewright.core.dtypes import BOOL, FLOAT8_E8M0, FLOAT32, INT32, UINT8, UINT32
 from tilewright.kernel.ir import Expr, call, cast, constant, select
 from tilewright.lower.broadcast import refuse_opaque
 from tilewright.lower.context import Lowering, Unlowerable
@@ -27,6 +27,10 @@ def convert(ctx: Lowering) -> None:
     refuse_opaque(x, out)
     if x.dtype is out.dtype:
         ctx.view(out, x)
+        return
+    if x.dtype.is_float and out.dtype.is_integer and out.dtype.bits < 8:
+        # ONNX's own cases keep the low bits here.
+        ctx.pure(out, lambda *index: x[index].cast(INT32).cast(out.dtype))
         return
     saturate = flag(ctx, "saturate", 1)
     if out.dtype is FLOAT8_E8M0:

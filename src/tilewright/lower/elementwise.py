@@ -86,8 +86,16 @@ def binary(ctx: Lowering) -> None:
 
 @lowers("BitShift")
 def bit_shift(ctx: Lowering) -> None:
+    """Beyond the width only the sign is left by a right shift, nothing by a left one."""
     left = text_attribute(ctx, "direction", "") == "LEFT"
-    elementwise(ctx, partial(call, "shl" if left else "shr"))
+
+    def shift(x: Expr, amount: Expr) -> Expr:
+        if not left and x.dtype.is_signed:
+            top = x.dtype.bits - 1
+            amount = select(amount.lt(0) | amount.gt(top), top, amount)
+        return call("shl" if left else "shr", x, amount)
+
+    elementwise(ctx, shift)
 
 
 @lowers("Mod")

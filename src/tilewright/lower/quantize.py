@@ -21,7 +21,7 @@ from tilewright.core.dtypes import (
     DType,
 )
 from tilewright.kernel.ir import Buffer, Expr, call, cast, reduce_over, select
-from tilewright.lower.broadcast import refuse_opaque
+from tilewright.lower.broadcast import broadcast_load, refuse_opaque
 from tilewright.lower.context import Lowering, Unlowerable
 from tilewright.lower.precision import compute_type, flag
 from tilewright.lower.registry import lowers
@@ -31,14 +31,14 @@ _UINT8_MAX = 255
 
 def spread_load(ctx: Lowering, parameter: Buffer, x: Buffer, index: Sequence[Expr]) -> Expr:
     """The scale or zero point of one element: of the tensor, of its axis index, or of its block."""
-    if all(dim.is_const and dim.const == 1 for dim in parameter.shape) and len(parameter.shape) < 2:
-        return parameter[(0,) * len(parameter.shape)]
+    if not parameter.shape:
+        return parameter[()]
     axis = int(ctx.node.attribute("axis", 1)) % len(x.shape)
     block = int(ctx.node.attribute("block_size", 0))
     if not block:
         if len(parameter.shape) != 1:
             raise Unlowerable("a scale of several dims without block_size")
-        return parameter[index[axis]]
+        return broadcast_load(parameter, (x.shape[axis],), (index[axis],))
     return parameter[(*index[:axis], index[axis] / block, *index[axis + 1 :])]
 
 

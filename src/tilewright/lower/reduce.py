@@ -173,12 +173,9 @@ def arg_extreme(ctx: Lowering) -> None:
     if out is None:
         return
     refuse_opaque(x)
-    axis = int(ctx.node.attribute("axis", 0)) % max(len(x.shape), 1)
+    axis = int(ctx.node.attribute("axis", 0)) % len(x.shape)
     last = bool(ctx.node.attribute("select_last_index", 0))
     combiner = "max" if ctx.node.op_type == "ArgMax" else "min"
-    if not x.shape:
-        ctx.pure(out, lambda: constant(0, INT64))
-        return
     size = x.shape[axis]
     emit_static(
         ctx,

@@ -1,6 +1,7 @@
 """The interpreter against NumPy, and what it must refuse or leave alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -90,7 +91,8 @@ def test_matrix_product_in_float32_and_float64() -> None:
     feeds, sizes = {"a": left, "b": right}, {"n": 7}
     narrow = interpret(kernel, feeds, sizes)["c"]
     wide = interpret(kernel, feeds, sizes, wide=True)["c"]
-    assert (narrow.dtype, wide.dtype) == (np.float32, np.float64)
+    assert narrow.dtype == np.float32
+    assert wide.dtype == np.float64
     np.testing.assert_allclose(narrow, left @ right, rtol=1e-5)
     np.testing.assert_allclose(wide, left.astype(np.float64) @ right, rtol=1e-14)
 
@@ -296,14 +298,14 @@ def test_floats_to_integers_truncate_and_saturate() -> None:
         (INT4, [1, -1, 7, -8, 0, 7, -8]),
         (INT64, [1, -1, 300, -300, 0, 2**63 - 1, -(2**63)]),
     ):
-        result = of_one(lambda x, d=dtype: cast(x, d), values, dtype)
+        result = of_one(partial(cast, dtype=dtype), values, dtype)
         np.testing.assert_array_equal(result.astype(np.int64), expected, err_msg=str(dtype))
 
 
 def test_integers_wrap_when_narrowed() -> None:
     values = np.array([200, -200, 9, 16], np.int32)
     for dtype, expected in ((INT8, [-56, 56, 9, 16]), (INT4, [-8, -8, -7, 0])):
-        result = of_one(lambda x, d=dtype: cast(x, d), values, dtype)
+        result = of_one(partial(cast, dtype=dtype), values, dtype)
         np.testing.assert_array_equal(result.astype(np.int64), expected, err_msg=str(dtype))
 
 

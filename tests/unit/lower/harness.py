@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.defs
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import tilewright.lower.activation
 import tilewright.lower.channel_normalize
@@ -71,20 +72,19 @@ def _all_cases() -> tuple[Any, ...]:
         return tuple(load_model_tests(kind="node"))
 
 
-def node_cases(
-    *op_types: str, domain: str = "", skip: Mapping[str, str] | None = None
-) -> list[Any]:
+def node_cases(*op_types: str, domain: str = "", without: Collection[str] = ()) -> list[Any]:
     """ONNX's single-node cases of some operators, as pytest parameters.
 
     Args:
         op_types: operators of ``domain``.
         domain: ``""`` for ai.onnx.
-        skip: case name -> why it is skipped.
+        without: names of cases to leave out.
     """
     return [
-        pytest.param(case, id=case.name, marks=_marks(case.name, skip or {}))
+        pytest.param(case, id=case.name)
         for case in _tensor_cases()
-        if len(case.model.graph.node) == 1
+        if case.name not in without
+        and len(case.model.graph.node) == 1
         and case.model.graph.node[0].op_type in op_types
         and case.model.graph.node[0].domain in (domain, domain or "ai.onnx")
     ]
@@ -100,8 +100,9 @@ def expanded_cases(op_types: Collection[str]) -> list[Any]:
     ]
 
 
-def _marks(name: str, skip: Mapping[str, str]) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.skip(reason=skip[name]),) if name in skip else ()
+def case_named(name: str) -> Case:
+    """One of ONNX's cases."""
+    return next(case for case in _tensor_cases() if case.name == name)
 
 
 @cache
@@ -177,6 +178,82 @@ def compare(given: Array, expected: Array, name: str = "output") -> None:
 def _roundoff(dtype: np.dtype[Any]) -> float:
     names = {"float64": 2.0**-22, "float32": 2.0**-19, "float16": 2.0**-11, "bfloat16": 2.0**-8}
     return names.get(dtype.name, 0.0)
+
+
+# --- single operators -----------------------------------------------------------------------------
+
+
+def operator_model(
+    op_type: str,
+    feeds: Mapping[str, Any],
+    outputs: Sequence[str] = ("y",),
+    *,
+    constant: Collection[str] = (),
+    symbolic: bool = False,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model of one ai.onnx operator in its newest form, and the feeds that it needs.
+
+    Args:
+        op_type: the operator.
+        feeds: input name -> array, in the operator's order; None where an input is absent.
+        outputs: names of the outputs, empty where one is not wanted.
+        constant: inputs that are initializers.
+        symbolic: leave the dims of the inputs undeclared.
+        attributes: of the operator.
+    """
+    given = {name: np.asarray(array) for name, array in feeds.items() if array is not None}
+    node = helper.make_node(
+        op_type,
+        [name if name in given else "" for name in feeds],
+        list(outputs),
+        name=op_type,
+        **attributes,
+    )
+    inputs = [
+        helper.make_tensor_value_info(
+            name,
+            from_numpy(array.dtype).code,
+            [f"{name}_{axis}" for axis in range(array.ndim)] if symbolic else array.shape,
+        )
+        for name, array in given.items()
+        if name not in constant
+    ]
+    graph = helper.make_graph(
+        [node],
+        op_type,
+        inputs,
+        [onnx.ValueInfoProto(name=name) for name in outputs if name],
+        [numpy_helper.from_array(given[name], name) for name in constant],
+    )
+    newest = [helper.make_opsetid("", onnx.defs.onnx_opset_version())]
+    model = helper.make_model(graph, opset_imports=newest)
+    return model, {name: given[name] for name in given if name not in constant}
+
+
+def run_operator(
+    op_type: str,
+    feeds: Mapping[str, Any],
+    outputs: Sequence[str] = ("y",),
+    **options: Any,
+) -> list[Array]:
+    """Runs one operator (see ``operator_model``); the wanted outputs in order."""
+    model, given = operator_model(op_type, feeds, outputs, **options)
+    results = run_model(model, given)
+    return [results[name] for name in outputs if name]
+
+
+def lower_operator(
+    op_type: str,
+    feeds: Mapping[str, Any],
+    outputs: Sequence[str] = ("y",),
+    **options: Any,
+) -> Lowering:
+    """Lowers one operator (see ``operator_model``)."""
+    model, _ = operator_model(op_type, feeds, outputs, **options)
+    graph = view(load_model(model))
+    inference = infer(graph)
+    return lower_node(graph.nodes[0], inference.nodes[graph.nodes[0].name], inference)
 
 
 # --- execution ------------------------------------------------------------------------------------
