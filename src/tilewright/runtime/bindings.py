@@ -1,6 +1,7 @@
 """Sizes that depend on data: small functions that set an engine's symbols at run time.
 
-Input -> Output: tensor contents, sizes and literals -> one integer for each symbol of the binding.
+Input -> Output: tensor contents, sizes and literals -> one integer for each symbol of the
+binding.
 Guarantees: values are data, hence hostile: negative, absurd or contradicting sizes raise
 ``ShapeMismatch``, axes and counts outside of their range raise ``OutOfRange``.
 Requires: an argument is an array, a sequence of integers, a number, a text or None (absent).
@@ -14,11 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tilewright.core.errors import OutOfRange, ShapeMismatch
 
 MAX_ELEMENTS = 2**40
 Ints = tuple[int, ...]
+Array = npt.NDArray[Any]
 Function = Callable[..., Ints]
 BINDINGS: dict[str, Function] = {}
 
@@ -49,13 +52,20 @@ def run(name: str, *args: Any) -> Ints:
 # --- reading arguments --------------------------------------------------------------------------
 
 
-def _ints(value: Any, what: str = "value") -> list[int]:
-    """An argument as plain integers; numbers that are no integers are refused."""
-    array = np.asarray(value)
+def _numbers(value: Any, what: str) -> Array:
+    """An argument as a flat array of a few numbers."""
+    array = np.asarray(value).reshape(-1)
     if array.size > 4096:
         raise ShapeMismatch(f"{what}: {array.size} numbers where a few are expected")
+    if array.dtype.kind in "OUST":
+        raise ShapeMismatch(f"{what}: a number is needed")
+    return array
+
+
+def _ints(value: Any, what: str = "value") -> list[int]:
+    """An argument as plain integers; numbers that are no integers are refused."""
     found: list[int] = []
-    for part in array.reshape(-1).tolist():
+    for part in _numbers(value, what).tolist():
         if isinstance(part, float) and (not math.isfinite(part) or part != int(part)):
             raise OutOfRange(f"{what}: {part} is no integer")
         found.append(int(part))
@@ -249,12 +259,13 @@ def slice_axes(starts: Any, ends: Any, axes: Any, steps: Any, shape: Any, listed
         raise ShapeMismatch("slice: starts, ends, axes and steps differ in length")
     found = {axis: (0, 1, size) for axis, size in enumerate(own)}
     for number, axis in enumerate(_axes(where, len(own), "slice")):
-        found[axis] = _one_slice(first[number], last[number], strides[number], own[axis])
+        found[axis] = slice_bounds(first[number], last[number], strides[number], own[axis])
     parts = [found[axis] for axis in _ints(listed, "listed")]
     return tuple(part[k] for k in range(3) for part in parts)
 
 
-def _one_slice(start: int, end: int, step: int, size: int) -> Ints:
+def slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int, int]:
+    """The clamped start, the step and the length of a slice of one axis (ONNX Slice-13)."""
     if step == 0:
         raise OutOfRange("slice: a step of 0")
     start, end = (index + size if index < 0 else index for index in (start, end))
@@ -305,7 +316,7 @@ def topk(count: Any, size: Any) -> Ints:
 @binding("onehot")
 def onehot(depth: Any) -> Ints:
     """The size of a one-hot axis; a number of any type, rounded towards zero."""
-    values = np.asarray(depth).reshape(-1)
+    values = _numbers(depth, "depth")
     if values.size != 1 or not np.isfinite(float(values[0])):
         raise OutOfRange("the depth must be one finite number")
     return _sizes([int(values[0])], "depth")
@@ -364,7 +375,7 @@ def dft(axis: Any, length: Any, signal: Any, inverse: Any, one_sided: Any) -> In
 @binding("range")
 def range_length(start: Any, limit: Any, delta: Any) -> Ints:
     """``max(ceil((limit - start) / delta), 0)``; exact for integers."""
-    parts = [np.asarray(part).reshape(-1) for part in (start, limit, delta)]
+    parts = [_numbers(part, "range") for part in (start, limit, delta)]
     if any(part.size != 1 for part in parts):
         raise ShapeMismatch("range: start, limit and delta must be scalars")
     first, last, step = (part[0].item() for part in parts)
@@ -419,7 +430,7 @@ def resize_sizes(wanted: Any, shape: Any, axes: Any, policy: str) -> Ints:
 @binding("resize_scales")
 def resize_scales(scales: Any, shape: Any, axes: Any) -> Ints:
     """Sizes times scales, rounded down, in the scales' float32."""
-    factors, own = np.asarray(scales, np.float32).reshape(-1), _ints(shape, "shape")
+    factors, own = _numbers(scales, "scales").astype(np.float32), _ints(shape, "shape")
     where = _axes(axes, len(own), "resize")
     if factors.size != len(where):
         raise ShapeMismatch(f"resize: {factors.size} scales for {len(where)} axes")

@@ -7,6 +7,7 @@ Not here: the arithmetic itself (core.shape); what operators do with it (the rul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,19 +27,40 @@ class Facts:
 
     minimum: Mapping[str, int] = field(default_factory=dict)
     sizes: set[Dim] = field(default_factory=set)
+    _order: list[Dim] = field(default_factory=list)
+    _offsets: dict[Dim, set[int]] = field(default_factory=dict)
 
     def learn(self, shape: Iterable[Dim]) -> None:
         """Notes that these dims are sizes of a tensor."""
-        self.sizes.update(dim for dim in shape if not dim.is_const)
+        for dim in shape:
+            if not dim.is_const and dim not in self.sizes:
+                self.sizes.add(dim)
+                self._order.append(dim)
+                base, offset = _split_constant(dim)
+                self._offsets.setdefault(base, set()).add(offset)
+
+    def mark(self) -> int:
+        """How much is known now; what a branch teaches is given up by ``forget``."""
+        return len(self._order)
+
+    def forget(self, mark: int) -> None:
+        """Goes back to what was known at a mark."""
+        for dim in self._order[mark:]:
+            self.sizes.discard(dim)
+            base, offset = _split_constant(dim)
+            self._offsets[base].discard(offset)
+        del self._order[mark:]
 
     def lower_bound(self, dim: Dim) -> int | None:
         """A number that the dim is never below, None where none is known."""
         bound = self._polynomial(dim)
-        if dim in self.sizes:
-            return max(bound or 0, 0)
-        if bound is None and not dim.is_const:
-            bound = self._shifted(dim)
-        return bound
+        base, offset = _split_constant(dim)
+        known = self._offsets.get(base)
+        if not known or dim.is_const:
+            return bound
+        # base + c >= 0 for the size base + c; the smallest c says most.
+        learnt = offset - min(known)
+        return learnt if bound is None else max(bound, learnt)
 
     def non_negative(self, dim: Dim) -> bool:
         """Whether the dim is proven to be >= 0."""
@@ -96,14 +118,6 @@ class Facts:
             total += factor * low
         return total
 
-    def _shifted(self, dim: Dim) -> int | None:
-        """``size + c`` is at least ``c`` where ``size`` is the dim of some tensor."""
-        constant = sum(factor for monomial, factor in dim.terms if not monomial)
-        for shift in (constant, constant - 1, constant + 1):
-            if shift and dim - shift in self.sizes:
-                return shift
-        return None
-
     def _atom(self, atom: Atom) -> int | None:
         if not atom.op:
             return self.minimum.get(atom.name, 0)
@@ -143,6 +157,12 @@ class Facts:
         return tops[0] // divisor if atom.op == "floordiv" else divisor - 1
 
 
+def _split_constant(dim: Dim) -> tuple[Dim, int]:
+    """The dim without its constant, and the constant."""
+    constant = sum(factor for monomial, factor in dim.terms if not monomial)
+    return dim - constant, constant
+
+
 def _parts(dim: Dim, op: str) -> list[Dim]:
     """The dim and, where it is ``min(a, b)`` (or max), also a and b."""
     parts = [dim]
@@ -157,6 +177,15 @@ def as_atom(dim: Dim) -> Atom | None:
     if len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
         return dim.terms[0][0][0]
     return None
+
+
+def never_one(dim: Dim) -> bool:
+    """Whether a dim is proven not to be 1: a constant, or by remainder (``2*h``, ``4*h + 3``)."""
+    if dim.is_const:
+        return dim.const != 1
+    common = math.gcd(*(factor for monomial, factor in dim.terms if monomial))
+    rest = sum(factor for monomial, factor in dim.terms if not monomial)
+    return common > 1 and rest % common != 1
 
 
 def exact_quotient(dividend: Dim, divisor: Dim) -> Dim | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 from tilewright.core.shape import Dim
-from tilewright.graph.shapes.algebra import as_atom
+from tilewright.graph.shapes.algebra import as_atom, never_one
 
 
 class Relation(Enum):
@@ -29,8 +29,8 @@ def relation(operand: Dim, output: Dim) -> Relation:
         return Relation.SAME
     if operand == Dim.of(1):
         return Relation.ONE
-    if operand.is_const:
-        return Relation.SAME  # a constant other than 1 fits only an equal size, which was checked
+    if never_one(operand):
+        return Relation.SAME  # only an equal size fits, which was checked
     return Relation.UNKNOWN
 
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from tilewright.core.shape import Dim
 from tilewright.graph.shapes.content import (
-    MAX_CONTENT,
     Array,
     ContentCall,
     Number,
     Unproven,
     content_rule,
 )
+from tilewright.graph.shapes.registry import MAX_CONTENT
+from tilewright.runtime.bindings import slice_bounds
 
 
 @content_rule("Identity")
@@ -83,13 +84,10 @@ def _slice(call: ContentCall) -> Array:
     starts, ends = call.ints(1), call.ints(2)
     axes = call.ints(3, list(range(len(starts))))
     steps = call.ints(4, [1] * len(starts))
-    where = [slice(None)] * values.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = values.shape[axis]
-        # NumPy reads a negative end as "from the back"; past the front it must be open.
-        stop = None if step < 0 and end < -size else end
-        where[axis] = slice(start, stop, step)
-    return values[tuple(where)]
+        first, stride, length = slice_bounds(start, end, step, values.shape[axis])
+        values = np.take(values, [first + stride * k for k in range(length)], axis=axis)
+    return values
 
 
 @content_rule("Gather")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tilewright.graph.shapes import (
     attention,
+    content_math,
     content_moves,
     contraction,
     control,
@@ -29,6 +30,7 @@ from tilewright.graph.shapes.registry import RULES
 
 FAMILIES = (
     attention,
+    content_math,
     content_moves,
     contraction,
     control,

@@ -9,18 +9,20 @@ Not here: what an operator does with shapes (the rule files) or contents (conten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.core.dtypes import from_numpy
-from tilewright.core.errors import InvalidModel, UnsupportedOp
-from tilewright.core.shape import Dim
+from tilewright.core.dtypes import STRING, from_numpy
+from tilewright.core.errors import InvalidModel, ShapeMismatch, UnsupportedOp
+from tilewright.core.shape import Dim, shape_text
 from tilewright.graph.info import NodeInfo, TensorInfo
 from tilewright.graph.shapes import constants, content
 from tilewright.graph.shapes.families import RULES
 from tilewright.graph.shapes.registry import Array, RuleContext, UnknownRank
 from tilewright.graph.shapes.symbols import Symbols
 from tilewright.graph.view import GraphView, NodeView, ValueView
+from tilewright.runtime.bindings import MAX_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +180,13 @@ class _Engine:
             context.bindings.clear()
             info = context.result(None)
         info = self._with_contents(node, inputs, info)
+        if all(output is None or _is_constant(output) for output in info.outputs):
+            info = replace(info, bindings=())
+        self.symbols.note_bindings(info.bindings)
         self.nodes[node.name] = info
         for name, output in zip(node.outputs, info.outputs, strict=True):
             if name is not None and output is not None:
+                _require_possible(node, name, output)
                 self._set(name, output)
         self._keep_fractions(node)
 
@@ -238,6 +244,21 @@ class _Engine:
             kinds=tuple(entry.dtype if entry is not None else None for entry in inputs),
             shape=tuple(dim.const for dim in shape) if shape is not None and static else None,
             facts=self.symbols.facts,
+        )
+
+
+def _is_constant(info: TensorInfo) -> bool:
+    """Whether the elements are numbers (or texts), so that nothing has to run."""
+    known = info.content
+    return known is not None and (known.dtype != object or info.dtype is STRING)
+
+
+def _require_possible(node: NodeView, name: str, info: TensorInfo) -> None:
+    """Refuses sizes that no tensor can have."""
+    sizes = [dim.const for dim in info.shape or () if dim.is_const]
+    if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) > MAX_ELEMENTS:
+        raise ShapeMismatch(
+            f"{name!r} would have the shape {shape_text(info.shape or ())}", node=node.name
         )
 
 

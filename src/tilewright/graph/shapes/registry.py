@@ -20,7 +20,7 @@ from tilewright.core.dtypes import BY_CODE, DType
 from tilewright.core.errors import InternalError, InvalidModel, ShapeMismatch
 from tilewright.core.shape import Dim, shape_text
 from tilewright.graph.info import Binding, DimsArg, LiteralArg, NodeInfo, TensorArg, TensorInfo
-from tilewright.graph.shapes.algebra import Facts
+from tilewright.graph.shapes.algebra import Facts, never_one
 from tilewright.graph.shapes.broadcast import matches
 from tilewright.graph.shapes.symbols import Symbols
 from tilewright.graph.view import GraphView, NodeView
@@ -257,8 +257,10 @@ class RuleContext:
         return self.symbols.fresh(f"{self.node.name}.{name}")
 
     def bind(self, function: str, arguments: Sequence[Any], names: Sequence[str]) -> Shape:
-        """Binds fresh symbols to a function's results; plain values become literals."""
-        found = tuple(self.fresh(name) for name in names)
+        """Binds symbols to a function's results; plain values become literals.
+
+        The same function of the same arguments gives the symbols that it gave before.
+        """
         args = tuple(
             part
             if isinstance(part, TensorArg | DimsArg | LiteralArg)
@@ -267,6 +269,10 @@ class RuleContext:
             else LiteralArg(part)
             for part in arguments
         )
+        known = self.symbols.bound(function, args)
+        if known is not None and len(known) == len(names):
+            return known
+        found = tuple(self.fresh(name) for name in names)
         symbols = tuple(dim.as_symbol() or "" for dim in found)
         binding = Binding(function=function, args=args, symbols=symbols)
         if binding not in self.bindings:
@@ -313,13 +319,13 @@ class RuleContext:
             return right
         if left.is_const and right.is_const:
             self.mismatch(f"sizes {left} and {right} do not broadcast ({place})")
-        if left.is_const or right.is_const:
-            fixed, free = (left, right) if left.is_const else (right, left)
-            self.check("require_broadcast", [(free,), (fixed,)])
-            return fixed
-        if matches(left, right):
+        if matches(left, right) or (never_one(left) and never_one(right)):
             self.check("require_equal", [(left,), (right,), "broadcast"])
-            return left if len(str(left)) <= len(str(right)) else right
+            return min(left, right, key=lambda dim: (not dim.is_const, len(str(dim))))
+        for fixed, free in ((left, right), (right, left)):
+            if never_one(fixed) or (self.facts.lower_bound(fixed) or 0) > 1:
+                self.check("require_broadcast", [(free,), (fixed,)])
+                return fixed
         known = self.symbols.common(left, right)
         if known is not None:
             if known not in (left, right):

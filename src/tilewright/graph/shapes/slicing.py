@@ -24,7 +24,7 @@ def slice_rule(ctx: RuleContext) -> NodeInfo:
     axes = _axes(ctx, rank)
     touched = list(range(rank)) if axes is None else list(axes)
     starts, steps, lengths = [_ZERO] * rank, [ONE] * rank, list(shape)
-    static = _static_parts(ctx, axes)
+    static = _static_parts(ctx, axes, shape)
     if static is None:
         names = [f"{what}{axis}" for what in ("start", "step", "length") for axis in touched]
         arguments = [ctx.argument(position) for position in (1, 2, 3, 4)]
@@ -50,7 +50,7 @@ def _axes(ctx: RuleContext, rank: int) -> tuple[int, ...] | None:
 
 
 def _static_parts(
-    ctx: RuleContext, axes: tuple[int, ...] | None
+    ctx: RuleContext, axes: tuple[int, ...] | None, shape: Shape
 ) -> tuple[Shape, Shape, Shape] | None:
     """Starts, ends and steps where a formula exists for all of them."""
     starts, ends = ctx.dims(1), ctx.dims(2)
@@ -63,10 +63,19 @@ def _static_parts(
         ctx.mismatch("starts, ends, axes and steps differ in length")
     if _ZERO in steps:
         ctx.fail("a step of 0")
-    for dim in (*starts, *ends):
-        if not dim.is_const and not ctx.facts.non_negative(dim):
+    sizes = [shape[axis] for axis in axes]
+    for dim, size in zip((*starts, *ends), (*sizes, *sizes), strict=True):
+        if not _has_sign(ctx, dim, size):
             return None
     return starts, ends, steps
+
+
+def _has_sign(ctx: RuleContext, index: Dim, size: Dim) -> bool:
+    """Whether it is known from which end the index counts."""
+    if index.is_const or ctx.facts.non_negative(index) or index == -size:
+        return True
+    below = ctx.facts.lower_bound(-index)
+    return below is not None and below >= 1
 
 
 def _one_axis(ctx: RuleContext, size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
@@ -77,7 +86,8 @@ def _one_axis(ctx: RuleContext, size: Dim, start: Dim, end: Dim, step: int) -> t
         span = _span(ctx, first, start, end, size)
         return first, span if step == 1 else span.ceildiv(step)
     top = size - 1
-    first = _clamp_down(ctx, start, size, top, _ZERO)
+    # An empty axis has no first element: its top is -1.
+    first = facts.smaller(_clamp_down(ctx, start, size, top, _ZERO), top)
     last = _clamp_down(ctx, end, size, top, Dim.of(-1))
     return first, facts.larger((first - last).ceildiv(-step), _ZERO)
 
@@ -86,18 +96,22 @@ def _clamp(ctx: RuleContext, index: Dim, size: Dim) -> Dim:
     """An index brought into [0, size]."""
     if index.is_const and index.const >= HUGE:
         return size
-    if index.is_const and index.const < 0:
-        return _ZERO if index.const <= -HUGE else ctx.facts.larger(size + index, _ZERO)
-    return ctx.facts.smaller(index, size)
+    if index.is_const and index.const <= -HUGE:
+        return _ZERO
+    if ctx.facts.non_negative(index):
+        return ctx.facts.smaller(index, size)
+    return ctx.facts.larger(size + index, _ZERO)
 
 
 def _clamp_down(ctx: RuleContext, index: Dim, size: Dim, top: Dim, low: Dim) -> Dim:
     """An index brought into [low, size - 1], for negative steps."""
     if index.is_const and index.const >= HUGE:
         return top
-    if index.is_const and index.const < 0:
-        return low if index.const <= -HUGE else ctx.facts.larger(size + index, low)
-    return ctx.facts.smaller(index, top)
+    if index.is_const and index.const <= -HUGE:
+        return low
+    if ctx.facts.non_negative(index):
+        return ctx.facts.smaller(index, top)
+    return ctx.facts.larger(size + index, low)
 
 
 def _span(ctx: RuleContext, first: Dim, start: Dim, end: Dim, size: Dim) -> Dim:

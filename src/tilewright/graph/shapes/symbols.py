@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.core.shape import Dim
+from tilewright.graph.info import Binding, DimsArg, LiteralArg, TensorArg
 from tilewright.graph.shapes.algebra import Facts
+
+Argument = TensorArg | DimsArg | LiteralArg
+
+
+def _key(function: str, args: tuple[Argument, ...]) -> str:
+    # Literals may be lists, which cannot be hashed; their text says all of them.
+    return f"{function}{args!r}"
 
 
 @dataclass(slots=True)
@@ -30,8 +38,10 @@ class Symbols:
     scopes: list[int] = field(default_factory=lambda: [0])
     _owners: dict[str, str] = field(default_factory=dict)
     _scope_of: dict[str, int] = field(default_factory=dict)
+    _bound: list[dict[str, tuple[Dim, ...]]] = field(default_factory=lambda: [{}])
     _common: list[dict[tuple[Dim, Dim], Dim]] = field(default_factory=lambda: [{}])
     _operands: dict[str, frozenset[Dim]] = field(default_factory=dict)
+    _marks: list[int] = field(default_factory=list)
     _next_scope: int = 1
 
     def reserve(self, names: frozenset[str]) -> None:
@@ -68,6 +78,8 @@ class Symbols:
         own = [name for dim in given for name in dim.symbols if not self.visible(dim)]
         self.scopes.append(self._next_scope)
         self._common.append({})
+        self._bound.append({})
+        self._marks.append(self.facts.mark())
         for name in own:
             if self._scope_of.get(name, 0) not in self.scopes:
                 self._scope_of[name] = self._next_scope
@@ -81,13 +93,31 @@ class Symbols:
         return dim
 
     def leave(self) -> None:
-        """Ends the sub-graph; its symbols lose their values."""
+        """Ends the sub-graph: its symbols lose their values, its sizes prove nothing any more."""
         self.scopes.pop()
         self._common.pop()
+        self._bound.pop()
+        self.facts.forget(self._marks.pop())
 
     def visible(self, dim: Dim) -> bool:
         """Whether every symbol in the dim has a value here."""
         return all(self._scope_of.get(name, 0) in self.scopes for name in dim.symbols)
+
+    # --- bindings -------------------------------------------------------------------------------
+
+    def bound(self, function: str, args: tuple[Argument, ...]) -> tuple[Dim, ...] | None:
+        """The symbols that such a binding has set, in this scope or around it; else None."""
+        for scope in self._bound:
+            found = scope.get(_key(function, args))
+            if found is not None:
+                return found
+        return None
+
+    def note_bindings(self, bindings: Iterable[Binding]) -> None:
+        """Remembers the bindings of a node that is kept."""
+        for binding in bindings:
+            found = tuple(Dim.symbol(name) for name in binding.symbols)
+            self._bound[-1][_key(binding.function, binding.args)] = found
 
     # --- broadcast results ----------------------------------------------------------------------
 
