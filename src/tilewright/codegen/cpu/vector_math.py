@@ -2,8 +2,8 @@
 
 Input -> Output: a function's name and float lanes -> its value.
 Guarantees: float32 exp, log, log1p, expm1, tanh, erf err by at most 1.5 units in the last place,
-sigmoid by 2.5, denormal results included; NaN, infinities, signed zeros as in C; a lane's value does not
-depend on the number of lanes.  The others are the C library's, called lane by lane.
+sigmoid by 2.5, denormal results included; NaN, infinities, signed zeros as in C; a lane's value
+does not depend on the number of lanes.  The others are the C library's, called lane by lane.
 Source: coefficients are minimax fits (Lawson's iteration, 40 digits) of the function named beside
 them; the argument reductions are those of Cody and Waite.
 """
