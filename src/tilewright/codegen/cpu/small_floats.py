@@ -68,7 +68,8 @@ FORMATS: dict[DType, Format] = {
     FLOAT8_E5M2FNUZ: Format(
         bits=8, mantissa=2, bias=16, highest=0x7F, overflow=0x80, nan=0x80, unsigned_zero=True
     ),
-    # No NaN and no infinity: NaN becomes a zero of the other sign (as in ml_dtypes), overflow the largest number.
+    # No NaN and no infinity: NaN becomes a zero of the other sign (as in ml_dtypes), overflow the
+    # largest number.
     FLOAT4_E2M1: Format(bits=4, mantissa=1, bias=1, highest=7, overflow=7, nan=8, saturates=False),
 }
 
