@@ -20,23 +20,12 @@ import onnx.defs
 import pytest
 from onnx import helper, numpy_helper
 
-import tilewright.lower.activation
-import tilewright.lower.channel_normalize
-import tilewright.lower.convert
-import tilewright.lower.cumulative
-import tilewright.lower.elementwise
-import tilewright.lower.loss
-import tilewright.lower.normalize
-import tilewright.lower.quantize
-import tilewright.lower.random
-import tilewright.lower.reduce
-import tilewright.lower.rotary
-import tilewright.lower.softmax  # noqa: F401
 from tilewright.core.dtypes import from_numpy
 from tilewright.core.shape import Dim
 from tilewright.graph.build_view import view
 from tilewright.graph.info import DimsArg, LiteralArg, NodeInfo, TensorInfo
 from tilewright.graph.load import load_model
+from tilewright.graph.normalize import normalize
 from tilewright.graph.shapes import Inference, infer
 from tilewright.graph.view import GraphView, NodeView
 from tilewright.kernel.canonical import canonicalize
@@ -44,7 +33,7 @@ from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.verify import verify
 from tilewright.lower.context import Lowering
-from tilewright.lower.registry import LOWERINGS
+from tilewright.lower.families import LOWERINGS
 from tilewright.runtime import bindings
 
 Array = npt.NDArray[Any]
@@ -90,13 +79,18 @@ def node_cases(*op_types: str, domain: str = "", without: Collection[str] = ()) 
     ]
 
 
-def expanded_cases(op_types: Collection[str]) -> list[Any]:
-    """ONNX's function bodies (``test_..._expanded``) that use nothing but some operators."""
+def expanded_cases(*, without: Collection[str]) -> list[Any]:
+    """ONNX's operators written out as graphs of simpler ones, where each has a lowering.
+
+    Args:
+        without: operators that the graphs must not use.
+    """
+    known = {op for domain, op in LOWERINGS if not domain} - set(without)
     return [
         pytest.param(case, id=case.name)
         for case in _tensor_cases()
         if len(case.model.graph.node) > 1
-        and all(node.op_type in op_types for node in case.model.graph.node)
+        and all(not node.domain and node.op_type in known for node in case.model.graph.node)
     ]
 
 
@@ -251,7 +245,7 @@ def lower_operator(
 ) -> Lowering:
     """Lowers one operator (see ``operator_model``)."""
     model, _ = operator_model(op_type, feeds, outputs, **options)
-    graph = view(load_model(model))
+    graph = read_graph(model)
     inference = infer(graph)
     return lower_node(graph.nodes[0], inference.nodes[graph.nodes[0].name], inference)
 
@@ -260,8 +254,15 @@ def lower_operator(
 
 
 def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Executes a model (newest opset forms) by lowering each node and interpreting the kernels."""
-    return run_graph(view(load_model(model)), feeds)
+    """Executes a model by lowering each node and interpreting the kernels."""
+    return run_graph(read_graph(model), feeds)
+
+
+def read_graph(model: onnx.ModelProto) -> GraphView:
+    """A model in the newest forms."""
+    loaded = load_model(model)
+    normalize(loaded)
+    return view(loaded)
 
 
 def run_graph(graph: GraphView, feeds: Mapping[str, Array]) -> dict[str, Array]:
