@@ -336,7 +336,7 @@ class _Run:
             bad |= (index < 0) | (index >= size)
         earlier = _worst(*(fault for _, fault in operands))
         if earlier is not None:
-            bad &= earlier == 0
+            bad &= _align(earlier, bad.ndim) == 0
         text = f"load of {node.buffer}{list(array.shape)} out of bounds"
         fault = _worst(earlier, self.fault(bad, text, tuple(indices), InternalError))
         if not array.size:

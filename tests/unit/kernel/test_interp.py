@@ -233,6 +233,18 @@ def test_checked_index_wraps_once_and_raises() -> None:
             gather(body, [0, bad])
 
 
+def test_checked_index_into_rows_raises() -> None:
+    index, data = Buffer("index", INT64, (N,)), Buffer("data", FLOAT32, (Dim.of(4), Dim.of(2)))
+    kernel = pure(
+        Buffer("y", FLOAT32, (N, Dim.of(2))),
+        (index, data),
+        lambda i, j: data[call("checked_index", index[i], 4), j],
+    )
+    feeds = {"index": np.array([0, 9]), "data": np.zeros((4, 2), np.float32)}
+    with pytest.raises(OutOfRange, match="index"):
+        interpret(kernel, feeds, {"n": 2})
+
+
 def test_store_out_of_bounds_raises() -> None:
     y = Buffer("y", INT64, (N,))
     stage = Stage((I,), (Store("y", (I.var + 1,), I.var),))
