@@ -1,6 +1,7 @@
 """``tilewright.compile``: a model in, a verified engine out.
 
-Input -> Output: a model and options -> ``Engine``, compared with the float64 reference before it is returned.
+Input -> Output: a model and options -> ``Engine``, compared with the float64 reference before it
+is returned.
 Guarantees: nothing is written unless asked for; on any error no engine exists.
 Not here: the stages (compiler.pipeline), comparing values (compiler.verify).
 """
@@ -129,7 +130,7 @@ def _verify(
         return
     with build.stage("verify"):
         engine = Engine(parts)
-        found = verify_engine(engine, model.original, feeds=feeds)
+        found = verify_engine(engine, model, feeds=feeds)
         check_tolerance(found, model, options)
     summary["verification"] = found.text
     summary["max_error"] = found.max_error

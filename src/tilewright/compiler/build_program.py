@@ -1,9 +1,9 @@
 """A graph to steps: kernels gathered in segments, host steps between them.
 
-Input -> Output: a ``GraphView`` in normal form with its ``Inference`` -> ``DraftProgram`` (steps with kernels,
-not yet compiled) and the constants that they read.
-Guarantees: each step reads only what earlier steps, inputs or constants give; a node without a kernel becomes
-an ``Interpret`` step with a decision that says why.
+Input -> Output: a ``GraphView`` in normal form with its ``Inference`` -> ``DraftProgram`` (steps
+with kernels, not yet compiled) and the constants that they read.
+Guarantees: each step reads only what earlier steps, inputs or constants give; a node without a
+kernel becomes an ``Interpret`` step with a decision that says why.
 Not here: fusion (lower.fuse), machine code (compiler.compile_kernels).
 """
 
@@ -74,7 +74,9 @@ class DraftProgram:
 
 @dataclass(slots=True)
 class DraftControl:
-    """A control-flow step: the finished record's fields, and drafts of its sub-programs by field."""
+    """A control-flow step: the finished record's fields, and drafts of its sub-programs by
+    field.
+    """
 
     kind: type
     fields: dict[str, Any]
@@ -111,7 +113,7 @@ class Builder:
         inputs = tuple(
             self._spec(value.name) for value in view.inputs if value.name not in view.initializers
         )
-        outputs = tuple(self._output(value.name, steps) for value in view.outputs)
+        outputs = tuple(self._spec(value.name) for value in view.outputs)
         return DraftProgram(inputs, outputs, steps)
 
     # --- nodes -----------------------------------------------------------------------------------
@@ -176,9 +178,6 @@ class Builder:
     def _spec(self, name: str) -> TensorSpec:
         info = self.inference.tensors[name]
         return TensorSpec(name=name, dtype=info.dtype, shape=info.shape, container=info.container)
-
-    def _output(self, name: str, steps: list[Any]) -> TensorSpec:
-        return self._spec(name)
 
     # --- control flow ----------------------------------------------------------------------------
 
@@ -274,7 +273,7 @@ def program_reads(program: DraftProgram) -> set[str]:
     return names.union(*(step_reads(step) for step in program.steps))
 
 
-# --- fusion over a draft -----------------------------------------------------------------------------
+# --- fusion over a draft --------------------------------------------------------------------------
 
 
 def fuse_program(program: DraftProgram, outer: Iterable[str], log: DecisionLog) -> None:

@@ -1,8 +1,9 @@
 """Drafts to finished programs: kernels become object code, each distinct one once.
 
-Input -> Output: a fused ``DraftProgram`` and a CPU target -> ``Program``, object code by key, decisions.
-Guarantees: equal kernels share one object; the result does not depend on what the cache held; progress is
-reported by kernel.
+Input -> Output: a fused ``DraftProgram`` and a CPU target -> ``Program``, object code by key,
+decisions.
+Guarantees: equal kernels share one object; the result does not depend on what the cache held;
+progress is reported by kernel.
 Not here: schedules (codegen.cpu.tactics), the cache (compiler.object_cache).
 """
 

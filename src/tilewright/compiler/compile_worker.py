@@ -1,4 +1,5 @@
-"""A process that compiles modules: reads ``[folder, keys, target]`` as JSON, writes ``KEY.o`` beside ``KEY.ll``.
+"""A process that compiles modules: reads ``[folder, keys, target]``, writes ``KEY.o`` beside
+``KEY.ll``.
 
 Guarantees: an object file appears under its name only when it is complete.
 Not here: which modules are compiled (compiler.object_cache).

@@ -1,8 +1,9 @@
 """Object code on disk, by the hash of everything that it depends on.
 
-Input -> Output: LLVM IR texts by key -> object code; what is missing is compiled, several modules at a time.
-Guarantees: an entry is written whole or not at all, and checked by its own hash when it is read; a damaged entry
-is compiled again; two processes may share a folder.
+Input -> Output: LLVM IR texts by key -> object code; what is missing is compiled, several modules
+at a time.
+Guarantees: an entry is written whole or not at all, and checked by its own hash when it is read;
+a damaged entry is compiled again; two processes may share a folder.
 Why processes: LLVM's Python binding holds one lock for all compilations of a process.
 """
 
@@ -56,7 +57,7 @@ class ObjectCache:
             except OSError as error:
                 raise CacheError(
                     f"cannot write the cache {folder}: {error.strerror}",
-                    remedy="set TILEWRIGHT_CACHE to a folder that can be written, or pass cache=None",
+                    remedy="set TILEWRIGHT_CACHE to a writable folder, or pass cache=None",
                 ) from error
 
     def compile_all(
@@ -126,10 +127,7 @@ class ObjectCache:
             # The longest modules first, dealt out in turn, so that workers end together.
             order = sorted(texts, key=lambda key: (-len(texts[key]), key))
             jobs = min(self.jobs, len(order))
-            workers = [
-                _start(folder, [key for key in order[number::jobs]], target)
-                for number in range(jobs)
-            ]
+            workers = [_start(folder, order[number::jobs], target) for number in range(jobs)]
             try:
                 while any(worker.poll() is None for worker in workers):
                     report(sum(1 for _ in folder.glob("*.o")))
@@ -141,7 +139,9 @@ class ObjectCache:
                     worker.wait()
             for worker in workers:
                 if worker.returncode:
-                    detail = worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
+                    detail = (
+                        worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
+                    )
                     raise InternalError(f"a compile worker failed: {detail[-2000:]}")
                 if worker.stderr:
                     worker.stderr.close()

@@ -1,7 +1,8 @@
 """Options of ``tilewright.compile``, checked and hashed.
 
 Input -> Output: what a caller passes -> a frozen ``CompileOptions``.
-Guarantees: an unknown or contradictory option is a ``BadOption``; every option that changes the engine is in ``key``.
+Guarantees: an unknown or contradictory option is a ``BadOption``; every option that changes the
+engine is in ``key``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Require:
 
 
 def _pairs(items: Iterable[str]) -> list[tuple[str, str]]:
-    return [(name.strip(), text.strip()) for name, _, text in (str(i).partition("=") for i in items)]
+    return [
+        (name.strip(), text.strip()) for name, _, text in (str(i).partition("=") for i in items)
+    ]
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -118,7 +121,7 @@ def make_options(
     if precision != "fp32":
         raise BadOption(f"unknown precision {precision!r}", remedy="use fp32")
     count = len(os.sched_getaffinity(0)) if threads is None else threads
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
+    if isinstance(count, bool) or not 1 <= int(count) <= 1024:
         raise BadOption(f"threads is {count!r}", remedy="use 1 .. 1024")
     ranges = {str(name): _range(str(name), value) for name, value in (dims or {}).items()}
     return CompileOptions(

@@ -116,9 +116,7 @@ def driver_text(target: CpuTarget) -> str:
 
 def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:
     """The smallest size of each declared symbol; a range of an unknown name is an error."""
-    known = {
-        name for value in view.inputs for dim in value.shape or () for name in dim.symbols
-    }
+    known = {name for value in view.inputs for dim in value.shape or () for name in dim.symbols}
     unknown = sorted(set(options.ranges) - known)
     if unknown:
         raise BadOption(
@@ -200,4 +198,3 @@ def _reads(program: Program) -> Iterator[str]:
         for arg in getattr(step, "args", ()):
             if hasattr(arg, "name"):
                 yield arg.name
-

@@ -1,1 +1,1 @@
-"""Vocabulary shared by every room: dtypes, symbolic dims, decisions, errors.  Imports no other room."""
+"""Vocabulary of every room: dtypes, symbolic dims, decisions, errors.  Imports no other room."""

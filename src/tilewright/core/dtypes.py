@@ -1,7 +1,8 @@
 """The closed set of element types, and how each is stored.
 
 Input -> Output: a type's name -> its kind, width, storage and NumPy type.
-Guarantees: sub-byte types are stored one element a byte (as ml_dtypes does); bool is one byte, 0 or 1.
+Guarantees: sub-byte types are stored one element a byte (as ml_dtypes does); bool is one byte, 0
+or 1.
 Not here: conversions (kernel.ops states them, codegen and the reference execute them).
 """
 
@@ -121,10 +122,9 @@ _ML_DTYPES = {
 @cache
 def _numpy_type(name: str) -> np.dtype[Any]:
     if name in _ML_DTYPES:
-        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
-    if name == "string":
-        return np.dtype(object)
-    return np.dtype(name)
+        scalar: type[Any] = getattr(ml_dtypes, _ML_DTYPES[name])
+        return np.dtype(scalar)
+    return np.dtype(object if name == "string" else name)
 
 
 @cache

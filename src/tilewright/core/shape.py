@@ -1,4 +1,5 @@
-"""Symbolic dimensions: integer polynomials over named sizes with floor division, modulo, min and max.
+"""Symbolic dimensions: integer polynomials over named sizes with floor division, modulo, min and
+max.
 
 Input -> Output: names and integers -> canonical expressions; equal text means equal value.
 Guarantees: ``parse(str(dim)) == dim``; evaluation is exact; a division by zero evaluates to 0.

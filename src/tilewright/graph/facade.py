@@ -16,6 +16,7 @@ import onnx_ir as ir
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
+from tilewright.graph.info import TensorInfo
 from tilewright.graph.load import load_model, source_name, view
 from tilewright.graph.normalize import normalize
 from tilewright.graph.reference import evaluate_graph
@@ -36,6 +37,7 @@ class Model:
 
     def __init__(self, model: ir.Model, name: str) -> None:
         self._model = model
+        self._imported = model.clone()
         self.name = name
         self.original = view(model)
 
@@ -102,9 +104,27 @@ class Model:
         """Writes the graph as it is now as ONNX."""
         save_model(self._model, path)
 
-    def extract(self, inputs: Collection[str], outputs: Collection[str], path: Path) -> None:
-        """Writes the part of the graph between values as ONNX."""
-        save_model(extract(self._model, list(inputs), list(outputs)), path)
+    def extract(
+        self,
+        inputs: Collection[str],
+        outputs: Collection[str],
+        path: Path,
+        infos: Mapping[str, TensorInfo] | None = None,
+    ) -> None:
+        """Writes a part of the graph as it was imported as ONNX.
+
+        Args:
+            inputs: names of the values that become inputs.
+            outputs: names of the values that become outputs.
+            path: the file.
+            infos: types and shapes of values, for those of inputs and outputs.
+
+        Raises:
+            BadOption: a name is not a value of the outermost graph.
+            CacheError: the file cannot be written.
+        """
+        part = extract(self._imported, list(inputs), list(outputs), infos=infos)
+        save_model(part, path, infos=infos)
 
 
 def reference(

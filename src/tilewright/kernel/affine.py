@@ -1,8 +1,8 @@
 """Index expressions as sums of axis * coefficient.
 
 Input -> Output: an int64 expression, or an access and its buffer's shape -> ``Affine``.
-Guarantees: ``sum(coefficient * axis) + offset + sum(factor * expr for rest)`` equals the expression; ``rest``
-holds what is not affine (data-dependent parts, division, modulo).
+Guarantees: ``sum(coefficient * axis) + offset + sum(factor * expr for rest)`` equals the
+expression; ``rest`` holds what is not affine (data-dependent parts, division, modulo).
 """
 
 from __future__ import annotations

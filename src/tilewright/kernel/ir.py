@@ -3,9 +3,11 @@
 Input -> Output: lowering builds ``Kernel``s; the interpreter and code generators read them.
 Guarantees: every node is frozen; expressions are interned, so ``is`` is structural equality and a
 shared sub-expression is one object.
-Types: operations work on float32, float64, 8..64 bit integers and bool; float16, bfloat16, float8,
-float4, int4, int2 are only loaded, stored, selected and cast (compute in float32 or int8 between).
-Not here: scheduling (kernel.schedule), legality (kernel.verify), meaning of operations (kernel.ops).
+Types: operations work on float32, float64, 8..64 bit integers and bool; float16, bfloat16,
+float8, float4, int4, int2 are only loaded, stored, selected and cast (compute in float32 or int8
+between).
+Not here: scheduling (kernel.schedule), legality (kernel.verify), meaning of operations
+(kernel.ops).
 """
 
 from __future__ import annotations
@@ -215,7 +217,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Stages run one after another, all of them once for each step of ``steps`` (in order) if given.
+    """Stages run one after another, all of them once for each step of ``steps`` (in order) if
+    given.
 
     Attributes:
         name: for people; not part of the meaning.
@@ -239,7 +242,9 @@ class Kernel:
 
     @property
     def is_pure(self) -> bool:
-        """One unguarded store of one output at exactly its axes: the kernel is a function of its index."""
+        """One unguarded store of one output at exactly its axes: the kernel is a function of
+        its index.
+        """
         if len(self.stages) != 1 or self.steps or self.temporaries or len(self.outputs) != 1:
             return False
         stage = self.stages[0]
@@ -306,8 +311,8 @@ def load(buffer: str, dtype: DType, index: Iterable[Expr | int]) -> Expr:
 def call(op: str, *args: Expr | Scalar) -> Expr:
     """Applies a scalar operation; Python numbers take the type of the first expression operand.
 
-    Simplifies only what is exact: constant integer arithmetic, ``x+0``, ``x*1``, ``0*x`` on integers,
-    and selects on a constant condition.
+    Simplifies only what is exact: constant integer arithmetic, ``x+0``, ``x*1``, ``0*x`` on
+    integers, and selects on a constant condition.
     """
     spec = SCALAR_OPS[op]
     if len(args) != spec.arity:
@@ -496,6 +501,5 @@ def identity_of(combiner: str, dtype: DType) -> Scalar:
     if dtype is BOOL:
         return high
     bits = dtype.bits - (1 if dtype.is_signed else 0)
-    if high:
-        return 2**bits - 1
-    return -(2**bits) if dtype.is_signed else 0
+    lowest = -(1 << bits) if dtype.is_signed else 0
+    return (1 << bits) - 1 if high else lowest

@@ -3,8 +3,8 @@
 Input -> Output: a ``Stage`` with its kernel's buffers -> ``Nest``.
     for n, h, w: out[n, h, w] = f(x[n, h, w])   ->   for nhw: out[nhw] = f(x[nhw])
 Requires: a verified kernel.
-Guarantees: two neighbouring axes are merged only if every access steps through them as through one, and
-no expression uses either of them by itself.
+Guarantees: two neighbouring axes are merged only if every access steps through them as through
+one, and no expression uses either of them by itself.
 Not here: choosing vector and unrolled axes (kernel.schedule).
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, access
-from tilewright.kernel.ir import AxisVar, Axis, Expr, Kernel, Load, Reduce, Stage, Store
+from tilewright.kernel.ir import Axis, AxisVar, Expr, Kernel, Load, Reduce, Stage, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

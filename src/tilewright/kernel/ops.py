@@ -2,10 +2,11 @@
 
 Input -> Output: an operation's name -> arity, operand classes, result type rule.
 Guarantees: every backend and the interpreter implement exactly this table.
-Semantics: float arithmetic is IEEE; integers wrap; integer ``div`` truncates toward zero, ``mod`` follows
-the divisor's sign, ``fmod`` the dividend's; division by zero of integers gives 0; shifts by >= width give 0;
-``min``/``max`` propagate NaN; ``round`` is half-to-even; ``select`` evaluates only the chosen branch.
-``checked_index(i, n)`` wraps a negative index once and reports an error at run time when it lies outside.
+Semantics: float arithmetic is IEEE; integers wrap; integer ``div`` truncates toward zero, ``mod``
+follows the divisor's sign, ``fmod`` the dividend's; division by zero of integers gives 0; shifts
+by >= width give 0; ``min``/``max`` propagate NaN; ``round`` is half-to-even; ``select`` evaluates
+only the chosen branch. ``checked_index(i, n)`` wraps a negative index once and reports an error
+at run time when it lies outside.
 """
 
 from __future__ import annotations
@@ -40,7 +41,31 @@ class ScalarOp:
     result: Result = Result.SAME
 
 
-_FLOAT_UNARY = ["sqrt", "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "floor", "ceil", "round", "trunc"]
+_FLOAT_UNARY = [
+    "sqrt",
+    "exp",
+    "log",
+    "log1p",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "sigmoid",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+]
 _TABLE = (
     *(ScalarOp(name=name, arity=1, classes="f") for name in _FLOAT_UNARY),
     ScalarOp(name="neg", arity=1, classes="fiu"),

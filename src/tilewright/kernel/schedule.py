@@ -19,7 +19,8 @@ class Schedule:
         lanes: elements of one vector; 1 means scalar code.
         vector: the parallel axis that vectors run along, or None.
         unroll: axis -> number of copies computed together (vectors, for the vector axis).
-        chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means all.
+        chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means
+        all.
         reduce_lanes: lanes for reductions that no vector axis runs through; 1 means scalar.
     """
 

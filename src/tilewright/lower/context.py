@@ -1,7 +1,9 @@
 """What a lowering function is given, and how it hands back kernels.
 
-Input -> Output: a ``NodeView`` with its ``NodeInfo`` -> items (kernels, views) in execution order.
-Guarantees: outputs are declared buffers with the inferred type and shape; temporaries have unique names.
+Input -> Output: a ``NodeView`` with its ``NodeInfo`` -> items (kernels, views) in execution
+order.
+Guarantees: outputs are declared buffers with the inferred type and shape; temporaries have unique
+names.
 Not here: which function lowers which operator (lower.registry); fusion (lower.fuse).
 """
 

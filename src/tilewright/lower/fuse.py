@@ -1,11 +1,13 @@
 """Vertical fusion: kernels absorb what they load, so that values stay in registers.
 
-Input -> Output: a segment's items in order -> fewer kernels, and a decision for each fusion or refusal.
-    t[i] = f(x[i]);  y[i] = g(t[i])                         ->  y[i] = g(f(x[i]))          (prologue)
-    c[m, n] = sum(k: a[m, k] * b[k, n]);  y = relu(c + v)    ->  y[m, n] = relu(sum(...) + v)  (epilogue)
+Input -> Output: a segment's items in order -> fewer kernels, and a decision for each fusion or
+refusal.
+    t[i] = f(x[i]);  y[i] = g(t[i])                ->  y[i] = g(f(x[i]))              prologue
+    c[m, n] = sum(k: a[m, k]*b[k, n]);  y = f(c+v) ->  y[m, n] = f(sum(...) + v)      epilogue
 Requires: verified kernels in execution order.
-Guarantees: values are unchanged (intermediate casts stay); only pure kernels are absorbed; every refusal
-has a reason.  Not here: horizontal fusion (graph.passes), layouts.
+Guarantees: values are unchanged (intermediate casts stay); only pure kernels are absorbed; every
+refusal has a reason.
+Not here: horizontal fusion (graph.passes), layouts.
 """
 
 from __future__ import annotations
@@ -156,7 +158,9 @@ def _absorb(kernel: Kernel, state: Fusion) -> Kernel:
     if not absorbed:
         return kernel
     inputs = _inputs(stages, kernel, state)
-    state.log.add("fuse_vertical", "+".join(sources), f"one kernel, {len(absorbed)} values stay in registers")
+    state.log.add(
+        "fuse_vertical", "+".join(sources), f"one kernel, {len(absorbed)} values stay in registers"
+    )
     return replace(kernel, stages=stages, inputs=inputs, sources=tuple(sources))
 
 
@@ -185,11 +189,12 @@ def _replacement(
         return Refusal(reason)
     inlined: dict[int, Expr] = {}
     for node in loads:
-        index: tuple[Expr, ...] | Refusal = node.index
+        index = node.index
         for view in chain:
-            index = through_view(index, view.target.shape, view.source.shape)
-            if isinstance(index, Refusal):
-                return index
+            found = through_view(index, view.target.shape, view.source.shape)
+            if isinstance(found, Refusal):
+                return found
+            index = found
         values = {axis.name: part for axis, part in zip(body.axes, index, strict=True)}
         inlined[id(node)] = substitute(body.value, values)
     return tuple(_map_stage(stage, inlined) for stage in stages), body

@@ -1,6 +1,7 @@
 """One node to items: looks up the lowering and gives it its inputs.
 
-Input -> Output: a ``NodeView`` with inferred infos -> items and new constants, or the reason why there are none.
+Input -> Output: a ``NodeView`` with inferred infos -> items and new constants, or the reason why
+there are none.
 Guarantees: every wanted output is written by an item; kernels are verified.
 Not here: order, segments and fusion (compiler.build_program, lower.fuse).
 """

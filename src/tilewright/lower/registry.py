@@ -1,8 +1,10 @@
 """Which function lowers which operator.
 
-Input -> Output: ``@lowers("Softmax")`` on a function of one ``Lowering`` -> an entry of ``LOWERINGS``.
+Input -> Output: ``@lowers("Softmax")`` on a function of one ``Lowering`` -> an entry of
+``LOWERINGS``.
 Requires: ``lower/families.py`` imports each family file once.
-Guarantees: a function either emits items for every wanted output or raises ``Unlowerable`` with a reason.
+Guarantees: a function either emits items for every wanted output or raises ``Unlowerable`` with a
+reason.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Input -> Output: an index into the view's shape -> the index into the source's shape, or a reason.
     [b, s, h, d] of (B, S, 12, 64)  ->  [b, s, h*64 + d] of (B, S, 768)
-Guarantees: only additions and multiplications; where a division would be needed the answer is a ``Refusal``.
+Guarantees: only additions and multiplications; where a division would be needed the answer is a
+``Refusal``.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.core.dtypes import INT64
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.ir import Expr, constant, dim_value
-from tilewright.core.dtypes import INT64
 
 ONE = Dim.of(1)
 

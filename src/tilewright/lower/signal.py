@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.core.dtypes import INT64, DType
+from tilewright.core.dtypes import FLOAT64, INT64, DType
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Buffer, Expr, dim_value
 from tilewright.lower.context import Lowering, Unlowerable
-from tilewright.lower.contraction import scalar, sum_over, widen
+from tilewright.lower.contraction import scalar, sum_over
 from tilewright.lower.fourier import (
     Transform,
     coefficient_matrix,
@@ -27,7 +27,6 @@ from tilewright.lower.fourier import (
     has_matrix,
     looked_up,
 )
-from tilewright.lower.precision import compute_type
 from tilewright.lower.registry import lowers
 
 Body = Callable[[Expr, Expr, Expr, Expr], Expr]
@@ -68,13 +67,12 @@ def dft(ctx: Lowering) -> None:
 
 
 def _by_matrix(ctx: Lowering, transform: Transform, data: Buffer, taps: Dim) -> Body:
-    dtype = compute_type(data.dtype)
-    matrix = emit_coefficients(ctx, transform, dtype)
+    matrix = emit_coefficients(ctx, transform, FLOAT64)
     out_dtype = data.dtype
 
     def body(o: Expr, f: Expr, i: Expr, to: Expr) -> Expr:
         def term(k: Expr, part: Expr) -> Expr:
-            return widen(data[o, k, i, part]) * matrix[k, part, f, to]
+            return data[o, k, i, part].cast(FLOAT64) * matrix[k, part, f, to]
 
         return sum_over([taps, transform.parts_in], term).cast(out_dtype)
 
@@ -82,11 +80,11 @@ def _by_matrix(ctx: Lowering, transform: Transform, data: Buffer, taps: Dim) -> 
 
 
 def _by_table(ctx: Lowering, transform: Transform, data: Buffer, taps: Dim) -> Body:
-    roots = emit_roots(ctx, transform.length, compute_type(data.dtype))
+    roots = emit_roots(ctx, transform.length, FLOAT64)
 
     def body(o: Expr, f: Expr, i: Expr, to: Expr) -> Expr:
         def term(k: Expr) -> Expr:
-            value = tuple(widen(data[o, k, i, part]) for part in range(transform.parts_in))
+            value = tuple(data[o, k, i, part].cast(FLOAT64) for part in range(transform.parts_in))
             return looked_up(transform, roots, value, k, f, to)
 
         return sum_over([taps], term).cast(data.dtype)
@@ -106,7 +104,7 @@ def stft(ctx: Lowering) -> None:
         onesided=bool(ctx.node.attribute("onesided", 1)),
         complex_input=len(x.shape) == 3 and x.shape[2] == Dim.of(2),
     )
-    matrix = _windowed(ctx, transform, compute_type(x.dtype), window)
+    matrix = _windowed(ctx, transform, FLOAT64, window)
     step = known_size(ctx, 1)
     hop = dim_value(step) if step is not None else scalar(ctx.input(1)).cast(INT64)
 
@@ -114,7 +112,7 @@ def stft(ctx: Lowering) -> None:
         def term(k: Expr, part: Expr) -> Expr:
             place = m * hop + k
             value = x[b, place, part] if len(x.shape) == 3 else x[b, place]
-            return widen(value) * matrix[k, part, f, to]
+            return value.cast(FLOAT64) * matrix[k, part, f, to]
 
         return sum_over([transform.length, transform.parts_in], term).cast(out.dtype)
 
@@ -144,4 +142,4 @@ def _windowed(ctx: Lowering, transform: Transform, dtype: DType, window: Buffer 
         return ctx.constant((coefficient_matrix(transform) * weights).astype(dtype.numpy), dtype)
     plain = emit_coefficients(ctx, transform, dtype)
     out = ctx.temporary(dtype, plain.shape)
-    return ctx.pure(out, lambda k, p, f, q: widen(window[k]) * plain[k, p, f, q])
+    return ctx.pure(out, lambda k, p, f, q: window[k].cast(FLOAT64) * plain[k, p, f, q])

@@ -1,4 +1,4 @@
-"""Engines at run time: file, memory, executor, control flow.  Imports neither onnx nor the compiler."""
+"""Engines at run time: file, memory, executor, control flow.  No onnx, no compiler."""
 
 from tilewright.runtime.engine import Engine, load
 

@@ -1,6 +1,7 @@
 """Offsets in one arena for buffers that live at different times.
 
-Input -> Output: (name, bytes, first use, last use) of each buffer -> its offset, and the arena's size.
+Input -> Output: (name, bytes, first use, last use) of each buffer -> its offset, and the arena's
+size.
 Guarantees: buffers whose lifetimes overlap do not share bytes; offsets are multiples of 64.
 Method: largest first, into the lowest gap that is free for its whole lifetime.
 """

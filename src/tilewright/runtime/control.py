@@ -1,8 +1,9 @@
 """Control flow: ``If``, ``Loop`` and ``Scan`` as the executor runs them.
 
 Input -> Output: a step with sub-programs, and a run -> the step's outputs in ``run.values``.
-Guarantees: sub-programs see the values around them (names are unique); a loop of zero trips gives the initial
-values and empty scans; the shapes of carried values may change from one iteration to the next.
+Guarantees: sub-programs see the values around them (names are unique); a loop of zero trips gives
+the initial values and empty scans; the shapes of carried values may change from one iteration to
+the next.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def branch(executor: Executor, step: Branch, run: Run) -> None:
     """Runs the chosen side."""
     condition = np.asarray(executor.value(run, step.condition))
     if condition.size != 1:
-        raise ShapeMismatch(f"the condition has {condition.size} elements, expected 1", node=step.node)
+        raise ShapeMismatch(
+            f"the condition has {condition.size} elements, expected 1", node=step.node
+        )
     program = step.then if bool(condition.reshape(())) else step.otherwise
     executor.execute(program, run)
     _give(executor, step.outputs, executor.outputs(program, run), run)
@@ -61,10 +64,8 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - len(carried))]
     for number in range(length):
         slices = [
-            np.ascontiguousarray(np.take(array, length - 1 - number if back else number, axis))
-            for array, axis, back in zip(
-                inputs, step.input_axes, step.input_reversed, strict=True
-            )
+            np.array(np.take(array, length - 1 - number if back else number, axis))
+            for array, axis, back in zip(inputs, step.input_axes, step.input_reversed, strict=True)
         ]
         results = _body(executor, step.body, [*carried, *slices], run)
         carried = results[: len(carried)]

@@ -1,7 +1,8 @@
 """Programs and decisions as JSON values, and back.
 
 Input -> Output: a record of a closed set of classes <-> a JSON value.
-Guarantees: exact (floats, NaN, bytes, arrays, dims); reading executes nothing and makes only known classes.
+Guarantees: exact (floats, NaN, bytes, arrays, dims); reading executes nothing and makes only
+known classes.
 Not here: files and hashes (runtime.engine_file).
 """
 
@@ -89,7 +90,9 @@ def decode(value: Any, depth: int = 0) -> Any:
     try:
         return _decode(value, depth)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise CorruptEngine(f"unreadable record: {error}", remedy="build the engine again") from error
+        raise CorruptEngine(
+            f"unreadable record: {error}", remedy="build the engine again"
+        ) from error
 
 
 def _decode(value: Any, depth: int) -> Any:

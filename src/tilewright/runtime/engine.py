@@ -1,8 +1,8 @@
 """An engine: a compiled model that runs.
 
 Input -> Output: arrays by input name -> arrays by output name.
-Guarantees: ``run`` may be called from several threads at once; results are new arrays that share no memory
-with inputs, other results or later runs; nothing is built while it runs.
+Guarantees: ``run`` may be called from several threads at once; results are new arrays that share
+no memory with inputs, other results or later runs; nothing is built while it runs.
 Not here: compiling (compiler), the file format (runtime.engine_file).
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -99,8 +100,17 @@ class Engine:
         """What the engine executes."""
         return self._parts.program
 
+    def with_program(self, program: Program) -> Engine:
+        """An engine that runs another program on the same constants and code.
+
+        For tools that look inside; the program may only call kernels that the engine has.
+        """
+        return Engine(replace(self._parts, program=program), threads=self.threads)
+
     def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
-        """Bytes of the arenas of a run's segments; None where sizes are only known while it runs."""
+        """Bytes of the arenas of a run's segments; None where sizes are only known while it
+        runs.
+        """
         total = 0
         for step in self.program.steps:
             if isinstance(step, Segment):
@@ -129,9 +139,7 @@ class Engine:
         self._executor.execute(program, run)
         results: dict[str, Any] = {}
         owned = [array for array in given.values() if isinstance(array, np.ndarray)]
-        for spec, value in zip(
-            program.outputs, self._executor.outputs(program, run), strict=True
-        ):
+        for spec, value in zip(program.outputs, self._executor.outputs(program, run), strict=True):
             results[spec.name] = self._own(value, owned)
         return results
 
@@ -151,7 +159,9 @@ class Engine:
         owned.append(value)
         return value
 
-    def submit(self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any) -> Future[dict[str, Any]]:
+    def submit(
+        self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any
+    ) -> Future[dict[str, Any]]:
         """``run`` on a thread of the engine; the future gives its result."""
         with self._lock:
             if self._submitter is None:

@@ -3,10 +3,10 @@
 Input -> Output: an ``EngineParts`` <-> a file.
     engine.json           format, versions, specs, program, decisions, hashes of all other members
     engine.sha256         hash of engine.json
-    weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in engine.json)
-    kernels/KEY.o, .ll    object code and its readable source
-Guarantees: written whole or not at all; on load every name, size and hash is checked before use, sizes before
-allocation; nothing in the file is executed while loading.
+    weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in
+    engine.json) kernels/KEY.o, .ll    object code and its readable source
+Guarantees: written whole or not at all; on load every name, size and hash is checked before use,
+sizes before allocation; nothing in the file is executed while loading.
 Security: kernels are machine code: run engines only of people whose programs you would run.
 """
 
@@ -64,7 +64,7 @@ class EngineParts:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-# --- save ------------------------------------------------------------------------------------------
+# --- save -----------------------------------------------------------------------------------------
 
 
 def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
@@ -89,7 +89,8 @@ def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
     except OSError as error:
         scratch.unlink(missing_ok=True)
         raise CacheError(
-            f"cannot write {target}: {error.strerror}", remedy="free some space or choose another folder"
+            f"cannot write {target}: {error.strerror}",
+            remedy="free some space or choose another folder",
         ) from error
     except BaseException:
         scratch.unlink(missing_ok=True)
@@ -106,7 +107,9 @@ def _write(parts: EngineParts, file: Any) -> None:
             archive.writestr(entry, data)
             hashes[name] = hashlib.sha256(data).hexdigest()
 
-        table = {name: [_dtype(a).name, list(a.shape)] for name, a in sorted(parts.constants.items())}
+        table = {
+            name: [_dtype(a).name, list(a.shape)] for name, a in sorted(parts.constants.items())
+        }
         strings = {
             name: [str(part) for part in parts.constants[name].reshape(-1).tolist()]
             for name, (dtype, _) in table.items()
@@ -147,7 +150,7 @@ def _pack(constants: Mapping[str, Array], table: Mapping[str, list[Any]]) -> byt
     return bytes(pack(flat))
 
 
-# --- load ------------------------------------------------------------------------------------------
+# --- load -----------------------------------------------------------------------------------------
 
 
 def load_parts(path: str | os.PathLike[str]) -> EngineParts:
@@ -159,7 +162,7 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
     name = str(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read(archive, name)
+            return _read(archive)
     except FileNotFoundError as error:
         raise CorruptEngine("no such file", file=name, remedy="check the path") from error
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
@@ -171,7 +174,7 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
         raise
 
 
-def _read(archive: zipfile.ZipFile, name: str) -> EngineParts:
+def _read(archive: zipfile.ZipFile) -> EngineParts:
     _check_members(archive)
     text = _member(archive, "engine.json", _MAX_JSON_BYTES)
     expected = _member(archive, "engine.sha256", 64).decode("ascii", "replace")
@@ -220,7 +223,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> byt
         raise CorruptEngine(f"{name} has {entry.file_size} bytes", remedy=_REMEDY)
     try:
         return archive.read(entry)
-    except Exception as error:  # noqa: BLE001 - zlib, zipfile and struct raise many kinds here
+    except Exception as error:
         raise CorruptEngine(f"{name} cannot be read: {error}", remedy=_REMEDY) from error
 
 
@@ -272,7 +275,9 @@ def _unpack(
             result[name] = np.array(strings[name], dtype=object).reshape(shape)
             continue
         raw = flat.get(name)
-        if (0 if raw is None else raw.nbytes) != count * dtype.storage_bytes or min(shape, default=0) < 0:
+        if (0 if raw is None else raw.nbytes) != count * dtype.storage_bytes or min(
+            shape, default=0
+        ) < 0:
             raise CorruptEngine(f"constant {name} has the wrong size", remedy=_REMEDY)
         empty = np.empty(0, dtype=np.uint8)
         result[name] = (empty if raw is None else raw).view(dtype.numpy).reshape(shape)

@@ -1,8 +1,9 @@
 """Runs a program: native segments, and between them what needs the host.
 
-Input -> Output: a ``Program``, constants, loaded kernels; arrays by name -> values of the outputs.
-Guarantees: safe from several threads at once (all state of a run is its own; plans lease contexts); symbols
-that a step sets are checked against the shapes that were promised.
+Input -> Output: a ``Program``, constants, loaded kernels; arrays by name -> values of the
+outputs.
+Guarantees: safe from several threads at once (all state of a run is its own; plans lease
+contexts); symbols that a step sets are checked against the shapes that were promised.
 Not here: validation of the caller's arrays (runtime.feeds), control flow (runtime.control).
 """
 

@@ -1,8 +1,9 @@
 """What callers give, checked against the engine's inputs.
 
-Input -> Output: arrays by name -> contiguous arrays and the value of every symbol in the declared shapes.
-Guarantees: name, dtype, rank, every fixed dim, equal symbols and declared ranges are checked; an error says
-expected and given.  A dtype is never converted silently.
+Input -> Output: arrays by name -> contiguous arrays and the value of every symbol in the declared
+shapes.
+Guarantees: name, dtype, rank, every fixed dim, equal symbols and declared ranges are checked; an
+error says expected and given.  A dtype is never converted silently.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def check_feeds(
     """
     known = {spec.name for spec in specs}
     unknown = [name for name in feeds if name not in known]
-    missing = [spec.name for spec in specs if spec.name not in feeds and spec.container != "optional"]
+    missing = [
+        spec.name for spec in specs if spec.name not in feeds and spec.container != "optional"
+    ]
     if unknown or missing:
         raise ShapeMismatch(
             f"expected inputs {sorted(known)}, given {sorted(map(str, feeds))}"
@@ -53,7 +56,9 @@ def check_feeds(
         values[spec.name] = array
     for name, (low, high) in ranges.items():
         size = symbols.get(name)
-        if size is not None and ((low is not None and size < low) or (high is not None and size > high)):
+        if size is not None and (
+            (low is not None and size < low) or (high is not None and size > high)
+        ):
             raise ShapeMismatch(
                 f"dim {name} is {size}, outside of its declared range {_text(low, high)}",
                 remedy="feed a size inside the range, or compile again with a wider one",
@@ -69,7 +74,9 @@ def _container(spec: TensorSpec, value: Any) -> Any:
     if value is None and spec.container == "optional":
         return None
     if spec.container == "sequence" and not isinstance(value, list | tuple):
-        raise ShapeMismatch(f"input {spec.name}: expected a list of arrays, given {type(value).__name__}")
+        raise ShapeMismatch(
+            f"input {spec.name}: expected a list of arrays, given {type(value).__name__}"
+        )
     if isinstance(value, list | tuple):
         return [as_array(part, spec) for part in value]
     return as_array(value, spec)
@@ -106,7 +113,8 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     array = np.asarray(value)
-    # Plain Python numbers carry no type of their own, so they take the declared one if it holds them.
+    # Plain Python numbers carry no type of their own, so they take the declared one if it holds
+    # them.
     if spec.dtype is not STRING and array.dtype.kind in "biuf":
         typed = array.astype(spec.dtype.numpy)
         if array.dtype.kind != "f" or spec.dtype.is_float:
@@ -114,9 +122,7 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
     return array
 
 
-def bind_shape(
-    spec: TensorSpec, array: Array, symbols: dict[str, int], fresh: set[str]
-) -> None:
+def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int], fresh: set[str]) -> None:
     """Checks a shape against its spec and sets symbols that are not known yet (or are ``fresh``).
 
     Raises:

@@ -1,7 +1,9 @@
 """What an engine executes: plain records of steps, buffers and kernel calls.
 
-Input -> Output: the compiler builds a ``Program``; the executor runs it; ``runtime.encode`` writes it as JSON.
-Guarantees: closed set of step kinds; all sizes are ``Dim``s over symbols that inputs or earlier steps set.
+Input -> Output: the compiler builds a ``Program``; the executor runs it; ``runtime.encode``
+writes it as JSON.
+Guarantees: closed set of step kinds; all sizes are ``Dim``s over symbols that inputs or earlier
+steps set.
 Not here: memory offsets (runtime.plan), machine code (runtime.cpu).
 """
 

@@ -1,9 +1,12 @@
-"""A segment made ready for one set of sizes: offsets, argument blocks and the rows of the native driver.
+"""A segment made ready for one set of sizes: offsets, argument blocks and the rows of the native
+driver.
 
-Input -> Output: a ``Segment``, sizes of its symbols, loaded kernels -> ``SegmentPlan``; a plan leases ``Context``s.
-Guarantees: a context (arena, argument table) is used by one run at a time; the bytes needed are checked
-before they are allocated.
-Row format of the driver (8 words): kind, function or target row, arguments, iterations, grain, step slot, steps, 0.
+Input -> Output: a ``Segment``, sizes of its symbols, loaded kernels -> ``SegmentPlan``; a plan
+leases ``Context``s.
+Guarantees: a context (arena, argument table) is used by one run at a time; the bytes needed are
+checked before they are allocated.
+Row format of the driver (8 words): kind, function or target row, arguments, iterations, grain,
+step slot, steps, 0.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
 ROW_WORDS = 8
 CALL, LOOP, END = 0, 1, 2
-# A stage is split over threads when each part costs at least this many scalar operations (about 4 us).
+# A stage is split over threads when each part costs at least this many scalar operations (about 4
+# us).
 MIN_PARALLEL_COST = 40_000
 
 Words = npt.NDArray[np.int64]

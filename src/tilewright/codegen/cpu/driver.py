@@ -1,8 +1,8 @@
 """The native driver: one function that runs all calls of a segment.
 
 Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status)`` in it.
-Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the rows between
-them, writing the step number where kernels read it.
+Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the
+rows between them, writing the step number where kernels read it.
 Guarantees: stops after the first call that reports an error in the status word.
 Not here: the pool (pool), filling the rows (runtime.segment).
 """
@@ -18,9 +18,7 @@ CALL, LOOP, END = 0, 1, 2
 
 def add_driver(module: Module) -> None:
     """Defines ``tw_run``; the module also defines or imports ``tw_pool_run``."""
-    b = module.function(
-        "tw_run", [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)]
-    )
+    b = module.function("tw_run", [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)])
     count = b.params["count"]
     counter = b.alloca(I64)
     b.store(index(0), counter)

@@ -1,9 +1,11 @@
 """Scalar expressions to instructions, many copies at a time.
 
 Input -> Output: an ``Expr`` and a variant (which copy of each unrolled axis) -> a ``Value``.
-Guarantees: a sub-expression is computed once for all variants that it does not distinguish; reductions run
-one loop for all variants together; masked lanes touch no memory; untaken branches are not executed.
-Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning of operations (scalar).
+Guarantees: a sub-expression is computed once for all variants that it does not distinguish;
+reductions run one loop for all variants together; masked lanes touch no memory; untaken branches
+are not executed.
+Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning of operations
+(scalar).
 """
 
 from __future__ import annotations
@@ -230,9 +232,9 @@ class Evaluator:
         done: frozenset[str] = frozenset()
         for scope in reversed(self.frame.scopes):
             for axes, seen, value in scope.partials.get(key, ()):
-                if (total is None or len(axes) > len(done)) and axes <= bound:
-                    if seen == self.project(axes, variant):
-                        total, done = value, axes
+                better = total is None or len(axes) > len(done)
+                if better and axes <= bound and seen == self.project(axes, variant):
+                    total, done = value, axes
         if total is None:
             total = self.dim(form.offset)
         elif done == bound:
@@ -278,7 +280,9 @@ class Evaluator:
             self.b, pointer, where, expr.dtype, self.frame.lanes, stride=stride, mask=mask
         )
 
-    def _guarded_scalar_load(self, pointer: Value, where: Value, dtype: DType, mask: Value) -> Value:
+    def _guarded_scalar_load(
+        self, pointer: Value, where: Value, dtype: DType, mask: Value
+    ) -> Value:
         """One element for all lanes, read only if some lane is active."""
         if self.frame.guard is None:
             # The tail alone always has an active lane.
@@ -354,8 +358,10 @@ class Evaluator:
             status = self.slot(STATUS_SLOT, PTR)
             call = self.b.add(self.slot(CALL_SLOT, I64), index(1))
             self.b.store(call, status, 8)
-        return self.b.select(bad, zero, wrapped) if mask is None else self._zero_bad(
-            wrapped, size, zero
+        return (
+            self.b.select(bad, zero, wrapped)
+            if mask is None
+            else self._zero_bad(wrapped, size, zero)
         )
 
     def _zero_bad(self, wrapped: Value, size: Value, zero: Value) -> Value:
@@ -439,7 +445,9 @@ class Evaluator:
             if axis in depends:
                 copies = self.frame.copies[axis]
                 variants = [
-                    (*one[:place], copy, *one[place + 1 :]) for one in variants for copy in range(copies)
+                    (*one[:place], copy, *one[place + 1 :])
+                    for one in variants
+                    for copy in range(copies)
                 ]
         return variants
 
@@ -571,9 +579,7 @@ class Evaluator:
     def lane_mask(self, left: Value, first: int, lanes: int) -> Value:
         """Lanes ``first + lane < left``."""
         narrow = I32.with_lanes(lanes)
-        most = self.b.select(
-            self.b.icmp("slt", left, index(1 << 20)), left, index(1 << 20)
-        )
+        most = self.b.select(self.b.icmp("slt", left, index(1 << 20)), left, index(1 << 20))
         count = self.b.splat(self.b.trunc(self.b.sub(most, index(first)), I32), lanes)
         return self.b.icmp("slt", self.b.iota(narrow), count)
 
@@ -586,4 +592,3 @@ def _is_safe(expr: Expr) -> bool:
         or (isinstance(node, Call) and node.op in ("checked_index", "pow", "select"))
         for node in nodes
     )
-

@@ -1,8 +1,10 @@
 """A kernel's stages to functions.
 
-Input -> Output: a canonical ``Kernel`` and a target -> ``GeneratedKernel`` (LLVM IR text, argument layout, how many
-parallel iterations each stage has).  Each stage becomes ``void stage_K(ptr args, i64 lo, i64 hi)``.
-Guarantees: any verified kernel has code; iterations ``lo..hi`` of one stage may run on any thread.
+Input -> Output: a canonical ``Kernel`` and a target -> ``GeneratedKernel`` (LLVM IR text,
+argument layout, how many parallel iterations each stage has).  Each stage becomes ``void
+stage_K(ptr args, i64 lo, i64 hi)``.
+Guarantees: any verified kernel has code; iterations ``lo..hi`` of one stage may run on any
+thread.
 Not here: the choice of schedules (tactics), object code (objects), calling (runtime.cpu).
 """
 
@@ -140,9 +142,9 @@ class StageWriter:
         if vector is not None and self.schedule.chunk:
             step = self.group * self.schedule.chunk
             result.append((vector, self.axes[vector].extent.ceildiv(step)))
-        for name in self.rows:
-            result.append((name, self.axes[name].extent.ceildiv(self.schedule.unroll[name])))
-        return result
+        return result + [
+            (name, self.axes[name].extent.ceildiv(self.schedule.unroll[name])) for name in self.rows
+        ]
 
     def write(self) -> None:
         """Writes the function's body."""
@@ -216,7 +218,7 @@ class StageWriter:
         starts: dict[str, Value],
     ) -> None:
         if not names:
-            unroll = {name: 1 for name in self.rows}
+            unroll = dict.fromkeys(self.rows, 1)
             vector = self.schedule.vector
             if vector is not None:
                 unroll[vector] = self.schedule.copies(vector)
@@ -315,11 +317,12 @@ class StageWriter:
                 frame.unrolled[axis.name] = (len(self.rows), lanes)
                 frame.copies[axis.name] = used
                 if left is not None:
-                    tail = axis.extent.const % lanes if axis.extent.is_const else 1
-                    for copy in range(used):
-                        if copy == used - 1 or not axis.extent.is_const:
-                            if tail:
-                                frame.tails[copy] = self.eval.lane_mask(left, copy * lanes, lanes)
+                    partial = range(used)
+                    if axis.extent.is_const:
+                        # Only the last vector of a known extent has idle lanes, if any.
+                        partial = range(used - 1, used) if axis.extent.const % lanes else range(0)
+                    for copy in partial:
+                        frame.tails[copy] = self.eval.lane_mask(left, copy * lanes, lanes)
                 self._stores([(*row, copy) for row in rows for copy in range(used)])
                 frame.tails = {}
                 frame.vector, frame.lanes = None, 1

@@ -3,7 +3,8 @@
 Input -> Output: a canonical kernel -> slots of 8 bytes:
     0 address of the status words   1 number of the call   2 current step
     3.. addresses of buffers (inputs, outputs, temporaries)   then values of ``dims``
-Guarantees: constants take no slot; every dim that the code needs is listed once, in a stable order.
+Guarantees: constants take no slot; every dim that the code needs is listed once, in a stable
+order.
 """
 
 from __future__ import annotations

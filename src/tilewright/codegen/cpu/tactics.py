@@ -1,6 +1,7 @@
 """Schedules for nests on a CPU: special tactics first, one that fits every nest last.
 
-Input -> Output: a ``Nest`` and a target -> the first tactic's schedule, with the reasons of those refused.
+Input -> Output: a ``Nest`` and a target -> the first tactic's schedule, with the reasons of those
+refused.
     sequential      nests with ordered axes: one thread runs each outer iteration, scalar code
     contraction     sums of products that reuse operands: register tile of rows x vectors
     row_reduction   reductions along contiguous memory: vectors run along the reduction
@@ -16,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.target import CpuTarget
-from tilewright.core.dtypes import BOOL
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Call, Cast, Load, Reduce, walk
 from tilewright.kernel.nest import Nest, evaluated
@@ -91,10 +91,10 @@ def row_reduction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     if not reduces:
         return Refusal("no reduction")
     vector = _best_vector_axis(nest)
-    if vector is not None and not _dot_is_better(nest, vector, target):
-        if not any(vector.name not in nest.depends(node) for node in reduces):
-            return Refusal("the outputs are contiguous")
-    inner = vector if vector is not None and _hoists(nest, vector) else None
+    hoists = vector is not None and _hoists(nest, vector)
+    if vector is not None and not hoists and not _dot_is_better(nest, vector, target):
+        return Refusal("the outputs are contiguous")
+    inner = vector if hoists else None
     lanes = _lanes(nest, target)
     if inner is not None:
         return Schedule(tactic="row_reduction", lanes=lanes, vector=inner.name, reduce_lanes=lanes)
@@ -130,7 +130,7 @@ def scalar(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
 TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwise, scalar)
 
 
-# --- what a nest looks like ------------------------------------------------------------------------
+# --- what a nest looks like -----------------------------------------------------------------------
 
 
 def _reduces(nest: Nest) -> list[Reduce]:
@@ -243,8 +243,3 @@ def _balanced(extent: Dim, most: int) -> int:
         if size % count == 0:
             return count
     return -(-size // tiles)
-
-
-def uses_bool(nest: Nest) -> bool:
-    """True when a bool is stored."""
-    return any(store.value.dtype is BOOL for store in nest.stage.stores)

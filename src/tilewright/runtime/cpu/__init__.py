@@ -1,0 +1,1 @@
+"""Machine code on a CPU: loading, memory, threads."""

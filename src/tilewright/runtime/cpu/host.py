@@ -1,6 +1,7 @@
 """Whether this processor can run code that was compiled for another.
 
-Input -> Output: a target triple and the feature names that its code may use -> the features that are missing.
+Input -> Output: a target triple and the feature names that its code may use -> the features that
+are missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loaded machine code of an engine: kernels, the driver and its thread pool.
 
 Input -> Output: object code by key -> addresses of functions; a context -> its rows executed.
-Guarantees: engines with as many threads share one pool; a run that finds the pool busy works on its
-own thread; the GIL is released while kernels run.
+Guarantees: engines with as many threads share one pool; a run that finds the pool busy works on
+its own thread; the GIL is released while kernels run.
 Not here: what is executed (runtime.segment), reading files (runtime.engine_file).
 """
 

@@ -1,0 +1,48 @@
+"""ONNX's conformance cases: how many pass, how many without interpretation, none wrong.
+
+Prints the table that README and docs quote (``pytest -s``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from conformance.cases import Result, cases, run_part
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+# What was reached; a change may raise these numbers, never lower them.
+LEAST_PASSED = {"node": 1860, "simple": 21, "pytorch-converted": 82, "pytorch-operator": 35}
+LEAST_COMPILED = {"node": 1740, "simple": 7, "pytorch-converted": 82, "pytorch-operator": 35}
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
+
+
+def _results(kind: str, folder: Path) -> list[Result]:
+    parts = max(1, len(os.sched_getaffinity(0)))
+    jobs = [(kind, part, parts, str(folder)) for part in range(parts)]
+    with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as workers:
+        return [result for found in workers.map(run_part, jobs) for result in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_cases(kind: str, tmp_path: Path) -> None:
+    results = _results(kind, tmp_path)
+    counts = Counter(result.status for result in results)
+    compiled = sum(result.compiled for result in results)
+    row = {"cases": len(results), "compiled": compiled, **dict(sorted(counts.items()))}
+    print(f"\n{kind}: {row}")
+    for result in results:
+        if result.status != "passed":
+            print(f"  {result.status}: {result.name}: {result.detail.splitlines()[0]}")
+    assert len(results) == len(cases(kind))
+    assert not [result for result in results if result.status == "wrong"]
+    assert counts["passed"] >= LEAST_PASSED[kind]
+    assert compiled >= LEAST_COMPILED[kind]
+    stored = json.loads(TABLE.read_text())[kind]
+    assert row == stored, f"{TABLE.name} is out of date: python -m scripts.update_conformance"
