@@ -44,7 +44,12 @@ def open_tilewright(model: Path, threads: int) -> Opened:
         engine = tw.load(model)
     else:
         engine = tw.compile(model, target="cpu", precision="fp32", threads=threads)
-    inputs = [InputSpec.of(spec.name, spec.dtype, spec.shape) for spec in engine.inputs]
+    # An input of unknown rank cannot be random: without a file for it the engine says so.
+    inputs = [
+        InputSpec.of(spec.name, spec.dtype, spec.shape)
+        for spec in engine.inputs
+        if spec.shape is not None
+    ]
     return Opened(
         version=tw.__version__,
         precision="fp32",

@@ -1,6 +1,8 @@
 """``tilewright verify``: a model, and perhaps a saved engine of it, against the float64 reference.
 
-Input -> Output: model, engine file or None, inputs or None -> ``Verification``.
+Input -> Output: model, engine file or None, inputs or None -> ``Verification``; where it failed, a
+small reproducer if wanted.
+Not here: the comparison (compiler.verify), finding the fault (compiler.bisect).
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tilewright.codegen.cpu.target import host_target
 from tilewright.compiler.build import compile
-from tilewright.compiler.verify import Verification, verify_engine
+from tilewright.compiler.pipeline import run_graph_passes
+from tilewright.compiler.reproducer import Reproducer, write_reproducer
+from tilewright.compiler.verify import Verification, compare_engine, verify_engine
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from tilewright.lower.families import LOWERINGS
@@ -29,11 +34,51 @@ def verify(
     Raises:
         UserError: model, engine or inputs cannot be used.
     """
-    imported = Model.load(
-        model, DecisionLog(), known=lambda domain, op_type: (domain, op_type) in LOWERINGS
-    )
+    return verify_engine(_opened(model, engine), _imported(model), feeds=feeds, seed=seed)
+
+
+def reproduce(
+    model: Any, found: Verification, folder: Path, engine: Engine | str | Path | None = None
+) -> Reproducer | None:
+    """Writes a small model that shows what ``verify`` found.
+
+    Args:
+        model: the same as for ``verify``.
+        found: its result.
+        folder: where ``model.onnx`` and ``inputs.npz`` go.
+        engine: the same as for ``verify``: parts are compiled for its processor and threads.
+
+    Returns:
+        None where the verification passed, or could not say where the fault is.
+
+    Raises:
+        CacheError: the folder cannot be written.
+    """
+    if found.fault is None:
+        return None
+    options = {} if engine is None else _options_of(_opened(model, engine))
+
+    def fails(path: Path, feeds: Mapping[str, Any]) -> bool:
+        small = compile(path, verify=False, **options)
+        return not compare_engine(small, _imported(path), feeds).passed
+
+    return write_reproducer(_imported(model), found.fault, folder, fails)
+
+
+def _options_of(engine: Engine) -> dict[str, Any]:
+    cpu = engine.info.get("cpu")
+    return {"threads": engine.threads, "cpu": None if cpu == host_target().name else cpu}
+
+
+def _opened(model: Any, engine: Engine | str | Path | None) -> Engine:
     if engine is None:
-        engine = compile(model, verify=False)
-    elif not isinstance(engine, Engine):
-        engine = load(engine)
-    return verify_engine(engine, imported.original, feeds=feeds, seed=seed)
+        return compile(model, verify=False)
+    return engine if isinstance(engine, Engine) else load(engine)
+
+
+def _imported(model: Any) -> Model:
+    """The model, and the graph that the compiler makes of it."""
+    log = DecisionLog()
+    imported = Model.load(model, log, known=lambda domain, op_type: (domain, op_type) in LOWERINGS)
+    run_graph_passes(imported, log)
+    return imported

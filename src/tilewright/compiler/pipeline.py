@@ -68,8 +68,7 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     """Runs all stages on an imported model."""
     target = named_target(build.options.cpu or "host")
     with build.stage("graph passes"):
-        model.expand_functions(needs_expansion, build.log)
-        model.run_passes(build.log, verify=verify_passes)
+        run_graph_passes(model, build.log, verify=verify_passes)
         build.view = view = model.view()
     with build.stage("shapes"):
         inference = model.infer(minimum=_minimum(build.options, view))
@@ -99,6 +98,12 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
         decisions=(),
         info=_info(model, build, target, builder.num_kernels, program),
     )
+
+
+def run_graph_passes(model: Model, log: DecisionLog, *, verify: bool = False) -> None:
+    """Brings an imported graph to the form that is lowered."""
+    model.expand_functions(needs_expansion, log)
+    model.run_passes(log, verify=verify)
 
 
 def needs_expansion(domain: str, op_type: str) -> bool:
