@@ -1,0 +1,182 @@
+"""Compute what does not depend on the inputs.
+
+    Add(c1, c2)            ->  initialiser
+    Gather(Shape(x), 1)    ->  initialiser, where that size is static
+Requires: deterministic operators without sub-graphs whose inputs are constants, or integers that
+    shape inference knows in full.
+Guarantees: values in the operator's own types, as the reference computes them; what raises, turns
+    finite numbers into NaN or Inf, or grows by more than 16 MB is left for run time.
+Not here: DequantizeLinear of weights, which integer kernels want as they are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from tilewright.core.dtypes import BOOL, from_numpy
+from tilewright.core.errors import UserError
+from tilewright.graph.build_view import view_node
+from tilewright.graph.info import TensorInfo
+from tilewright.graph.passes.base import RANDOM, Array, Pass, PassContext, Refused
+from tilewright.graph.passes.match import all_finite
+from tilewright.graph.walk import node_label, subgraphs
+from tilewright.runtime import reference
+
+MAX_GROWTH_BYTES = 16 * 2**20
+# Their results can be far larger than their inputs.
+_EXPANDING = frozenset(
+    "ConstantOfShape EyeLike Expand Tile Range Resize Pad OneHot CenterCropPad "
+    "HannWindow HammingWindow BlackmanWindow MelWeightMatrix".split()
+)
+_KEPT_QUANTISED = Refused(reason="quantised weights stay quantised for integer kernels")
+
+
+def _run(ctx: PassContext) -> None:
+    ctx.info(fresh=True)
+    for graph in ctx.graphs():
+        for node in list(graph):
+            if node.graph is not graph or (node.op_type == "Identity" and _returns(ctx, node)):
+                continue
+            found = _evaluate(ctx, node)
+            if found is None:
+                found = _known_integers(ctx, node)
+            if isinstance(found, Refused):
+                ctx.refuse(node_label(node), found)
+            elif found is not None:
+                _replace(ctx, node, found)
+                sizes = ", ".join("x".join(map(str, array.shape)) or "scalar" for array in found)
+                ctx.did(node_label(node), f"computed ahead ({sizes})")
+
+
+fold_constants = Pass(name="fold_constants", run=_run)
+
+
+def _returns(ctx: PassContext, node: ir.Node) -> bool:
+    """A sub-graph returns a constant through an Identity of its own, which stays."""
+    return node.graph is not ctx.model.graph and node.outputs[0].is_graph_output()
+
+
+def _evaluate(ctx: PassContext, node: ir.Node) -> list[Array] | Refused | None:
+    if node.op_type in RANDOM or any(subgraphs(node)):
+        return None
+    inputs = [ctx.constant(value) for value in node.inputs]
+    if any(
+        array is None and value is not None
+        for array, value in zip(inputs, node.inputs, strict=True)
+    ):
+        return None
+    if node.op_type == "Dropout" or (not inputs and node.op_type != "Constant"):
+        return None
+    if node.op_type == "DequantizeLinear":
+        return _KEPT_QUANTISED
+    opset = node.version or 1
+    if not reference.supported(node.domain, node.op_type, opset):
+        return Refused(reason="the operator has no reference")
+    refused = _too_large(ctx, node, inputs) or _divides_by_zero(node, inputs)
+    if refused is not None:
+        return refused
+    plain = view_node(node, ctx.model.opset_imports)
+    try:
+        results = reference.evaluate(
+            node.domain,
+            node.op_type,
+            inputs,
+            plain.attributes,
+            opset=opset,
+            num_outputs=len(node.outputs),
+        )
+    except (reference.OperatorError, UserError) as error:
+        return Refused(reason=f"it fails, which is left for run time: {error}")
+    return _checked(ctx, node, inputs, results)
+
+
+def _checked(
+    ctx: PassContext, node: ir.Node, inputs: list[Array | None], results: reference.Outputs
+) -> list[Array] | Refused | None:
+    arrays: list[Array] = []
+    for value, result in zip(node.outputs, results, strict=True):
+        if not isinstance(result, np.ndarray):
+            return None  # a sequence, an optional or a map
+        info = ctx.tensor(value)
+        if info is not None and from_numpy(result.dtype) is not info.dtype:
+            return Refused(reason=f"the result is {result.dtype}, not {info.dtype}")
+        arrays.append(result)
+    if _growth(inputs, sum(array.nbytes for array in arrays)) > MAX_GROWTH_BYTES:
+        return _growth_refused(sum(array.nbytes for array in arrays))
+    given = [array for array in inputs if array is not None]
+    given += [v for v in view_node(node, {}).attributes.values() if isinstance(v, np.ndarray)]
+    if all(map(all_finite, given)) and not all(map(all_finite, arrays)):
+        return Refused(reason="finite numbers become NaN or Inf, which is left for run time")
+    return arrays
+
+
+def _growth(inputs: list[Array | None], result_bytes: int) -> int:
+    return result_bytes - sum(array.nbytes for array in inputs if array is not None)
+
+
+def _growth_refused(size: int) -> Refused:
+    return Refused(reason=f"the result of {size / 2**20:.0f} MB is larger than its inputs")
+
+
+def _too_large(ctx: PassContext, node: ir.Node, inputs: list[Array | None]) -> Refused | None:
+    total = 0
+    for value in node.outputs:
+        size = _size_bytes(ctx.tensor(value)) if value.name else 0
+        if size is None:
+            if node.op_type in _EXPANDING:
+                return Refused(reason="the size of the result is not known")
+            size = 0
+        total += size
+    return _growth_refused(total) if _growth(inputs, total) > MAX_GROWTH_BYTES else None
+
+
+def _size_bytes(info: TensorInfo | None) -> int | None:
+    if info is None or info.shape is None or not all(dim.is_const for dim in info.shape):
+        return None
+    return math.prod(dim.const for dim in info.shape) * info.dtype.storage_bytes
+
+
+def _divides_by_zero(node: ir.Node, inputs: list[Array | None]) -> Refused | None:
+    if node.op_type not in ("Div", "Mod") or len(inputs) < 2:
+        return None
+    divisor = inputs[1]
+    if divisor is None or divisor.dtype.kind not in "iu" or divisor.all():
+        return None
+    return Refused(reason="an integer is divided by zero, which is left for run time")
+
+
+def _known_integers(ctx: PassContext, node: ir.Node) -> list[Array] | None:
+    """Contents that shape inference knows, of nodes that check nothing at run time."""
+    found = ctx.info().nodes.get(node.name or "")
+    if found is None or found.bindings or node.op_type in RANDOM or any(subgraphs(node)):
+        return None
+    if all(value is None or ctx.constant(value) is not None for value in node.inputs):
+        return None  # a refused fold
+    arrays: list[Array] = []
+    for value, info in zip(node.outputs, found.outputs, strict=False):
+        known = info.content if info is not None else None
+        if not value.name or known is None or known.dtype == object:
+            return None
+        if info is None or from_numpy(known.dtype) is not info.dtype:
+            return None
+        if not info.dtype.is_integer and info.dtype is not BOOL:
+            return None
+        arrays.append(known)
+    return arrays if len(arrays) == len(node.outputs) else None
+
+
+def _replace(ctx: PassContext, node: ir.Node, arrays: list[Array]) -> None:
+    for value, array in zip(node.outputs, arrays, strict=True):
+        if not value.name or not (value.uses() or value.is_graph_output()):
+            continue
+        # An array of its own: results may share memory with inputs or be read-only views.
+        constant = ctx.new_constant(np.array(array), f"{value.name}/folded")
+        if value.is_graph_output() and node.graph is not ctx.model.graph:
+            inner = ctx.new_node("Identity", [constant], before=node)
+            ctx.adopt(value, inner.outputs[0])
+            continue
+        ctx.adopt(value, constant)
+    ctx.remove([node])
