@@ -1,0 +1,203 @@
+"""Compare a model before and after a pass, and find the smallest part that differs.
+
+Input -> Output: two models and feeds -> nothing, or ``VerificationFailed`` that names the pass, the
+first value that differs and the nodes around it; optionally both parts as ONNX files with feeds.
+Guarantees: the reference computes both in float64, on feeds that depend only on the model.
+Requires: a name that both models have denotes the same value (graph.passes.base keeps it so).
+Not here: tolerances of finished engines (compiler).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from tilewright.core.dtypes import BOOL, STRING
+from tilewright.core.errors import UserError, VerificationFailed
+from tilewright.graph.build_view import view
+from tilewright.graph.passes.base import Array, Refused
+from tilewright.graph.reference import evaluate_graph
+from tilewright.graph.save import extract, save_model
+from tilewright.graph.view import GraphView, ValueView
+
+TOLERANCE = 1e-5  # relative to the largest magnitude of the value: weights are rounded to float32
+_SIZES = (3, 5, 2, 7, 4)
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """Compares models; ``feeds`` by default are random; ``folder`` takes reproducers."""
+
+    feeds: dict[str, Any] | None = None
+    folder: Path | None = None
+
+    def check(self, before: ir.Model, after: ir.Model, stage: str) -> Refused | None:
+        """Compares outputs.
+
+        Returns:
+            Why no comparison was possible, else None.
+
+        Raises:
+            VerificationFailed: values differ.
+        """
+        old, new = view(before), view(after)
+        feeds = self.feeds if self.feeds is not None else random_feeds(old)
+        if feeds is None:
+            return Refused(reason="no random feeds for these inputs")
+        try:
+            expected = evaluate_graph(old, feeds, wide=True)
+        except UserError as error:
+            return Refused(reason=f"the model fails on these feeds: {error.message}")
+        found = evaluate_graph(new, feeds, wide=True)
+        wrong = [name for name in expected if not same(expected[name], found[name])]
+        if wrong:
+            self._blame(before, after, feeds, stage, wrong[0])
+        return None
+
+    def _blame(
+        self, before: ir.Model, after: ir.Model, feeds: Mapping[str, Any], stage: str, output: str
+    ) -> None:
+        old, new = view(before), view(after)
+        common = [name for name in _names(new) if name in set(_names(old))]
+        expected = evaluate_graph(old, feeds, wide=True, keep=common)
+        found = evaluate_graph(new, feeds, wide=True, keep=common)
+        first = next((name for name in common if not same(expected[name], found[name])), output)
+        nodes, starts = _part(before, first, set(common))
+        where = ""
+        if self.folder is not None:
+            where = self._write(before, after, stage, first, starts, expected)
+        raise VerificationFailed(
+            f"the pass {stage} changed the value {first!r}: "
+            f"{difference(expected[first], found[first])}; "
+            f"the smallest part that differs: {', '.join(nodes)}{where}",
+            remedy="report this as a fault of the pass; leave it out to go on",
+        )
+
+    def _write(
+        self,
+        before: ir.Model,
+        after: ir.Model,
+        stage: str,
+        value: str,
+        starts: list[str],
+        values: Mapping[str, Any],
+    ) -> str:
+        """Writes the part before and after the pass, and the values that enter it."""
+        if self.folder is None:
+            return ""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, model in (("before", before), ("after", after)):
+            save_model(extract(model, starts, [value]), self.folder / f"{stage}_{name}.onnx")
+        arrays = {name: values[name] for name in starts if isinstance(values[name], np.ndarray)}
+        np.savez(self.folder / f"{stage}_feeds.npz", **arrays)
+        return f"; written to {self.folder}"
+
+
+def _names(graph: GraphView) -> list[str]:
+    """Inputs and results of the outermost graph, in order."""
+    names = [value.name for value in graph.inputs]
+    return names + [name for node in graph.nodes for name in node.outputs if name]
+
+
+def _part(model: ir.Model, value: str, common: set[str]) -> tuple[list[str], list[str]]:
+    """The nodes between a value and the nearest values that both models have; those values."""
+    makers = {out.name: node for node in model.graph for out in node.outputs if out.name}
+    nodes: dict[str, None] = {}
+    starts: dict[str, None] = {}
+    waiting, seen = [value], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = makers.get(name)
+        if name in seen:
+            continue
+        seen.add(name)
+        if name != value and name in common:
+            starts[name] = None
+        elif node is not None:
+            nodes[f"{node.name} ({node.op_type})"] = None
+            waiting += [read.name for read in node.inputs if read is not None and read.name]
+    return list(nodes), list(starts)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def same(expected: Any, found: Any, tolerance: float = TOLERANCE) -> bool:
+    """Whether two values agree: type, shape, NaN and Inf at the same places, numbers nearly."""
+    if isinstance(expected, list) or isinstance(found, list):
+        return (
+            isinstance(expected, list)
+            and isinstance(found, list)
+            and len(expected) == len(found)
+            and all(same(a, b, tolerance) for a, b in zip(expected, found, strict=True))
+        )
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
+        return type(expected) is type(found) and bool(expected == found)
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return False
+    if expected.dtype.kind in "iubOSU":
+        return bool((expected == found).all())
+    return _error(expected, found) <= tolerance
+
+
+def _error(expected: Array, found: Array) -> float:
+    """The largest difference relative to the largest magnitude; Inf where NaN or Inf differ."""
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        one, two = expected.astype(wide), found.astype(wide)
+        finite = np.isfinite(one)
+        if not np.array_equal(one[~finite], two[~finite], equal_nan=True):
+            return float("inf")
+        gap = np.abs(one[finite] - two[finite])
+        if not gap.size:
+            return 0.0
+        largest = float(np.abs(one[finite]).max())
+        return float(np.nan_to_num(gap, nan=np.inf).max()) / (largest or 1.0)
+
+
+def difference(expected: Any, found: Any) -> str:
+    """Says how two values differ."""
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
+        return "the containers differ"
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return f"{expected.dtype}{list(expected.shape)} became {found.dtype}{list(found.shape)}"
+    if expected.dtype.kind in "iubOSU":
+        return f"{int((expected != found).sum())} of {expected.size} elements differ"
+    return f"relative error {_error(expected, found):.1e}"
+
+
+# --- feeds ----------------------------------------------------------------------------------------
+
+
+def random_feeds(graph: GraphView, seed: int = 0) -> dict[str, Any] | None:
+    """Values for a graph's inputs: the same for the same declarations, also after other passes."""
+    sizes: dict[str, int] = {}
+    for value in graph.inputs:
+        for dim in value.shape or ():
+            for name in sorted(dim.symbols):
+                sizes.setdefault(name, _SIZES[len(sizes) % len(_SIZES)])
+    feeds: dict[str, Any] = {}
+    for value in graph.inputs:
+        array = _random(value, sizes, seed)
+        if array is None:
+            return None
+        feeds[value.name] = array
+    return feeds
+
+
+def _random(value: ValueView, sizes: Mapping[str, int], seed: int) -> Array | None:
+    if value.dtype is None or value.shape is None or value.container != "tensor":
+        return None
+    rng = np.random.default_rng((seed, zlib.crc32(value.name.encode())))
+    shape = [max(dim.evaluate(sizes), 0) for dim in value.shape]
+    if value.dtype is STRING:
+        return np.array([f"text {k}" for k in range(int(np.prod(shape)))], object).reshape(shape)
+    if value.dtype is BOOL or value.dtype.is_integer:
+        return rng.integers(0, 2, shape).astype(value.dtype.numpy)
+    return rng.standard_normal(shape).astype(value.dtype.numpy)
