@@ -10,13 +10,10 @@ Not here: the meaning of scalar operations (kernel.interp_ops), legality (kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from itertools import product
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tilewright.core.errors import InternalError, OutOfRange
 from tilewright.kernel.interp_ops import (
@@ -28,8 +25,17 @@ from tilewright.kernel.interp_ops import (
     reinterpret,
     storage,
 )
+from tilewright.kernel.interp_scope import (
+    Array,
+    Fault,
+    Scope,
+    Value,
+    align,
+    aligned,
+    blocks,
+    worst,
+)
 from tilewright.kernel.ir import (
-    Axis,
     AxisVar,
     Buffer,
     Call,
@@ -47,10 +53,6 @@ from tilewright.kernel.ir import (
 )
 from tilewright.kernel.text import store_roots
 
-Array = npt.NDArray[Any]
-# A value and, where some lanes are not usable, the code of the fault in each lane (0: usable).
-Value = tuple[Array, Array | None]
-_BLOCK_POINTS = 1 << 20
 _LANE_BITS = 40
 
 
@@ -113,83 +115,13 @@ def _rubbish(buffer: Buffer, sizes: Mapping[str, int], wide: bool) -> Array:
     return np.full(shape, literal(value, dtype, wide)[()], storage(dtype, wide))
 
 
-@dataclass(slots=True)
-class _Scope:
-    """Axes that are array dimensions here: a stage's parallel axes, or those of one reduction."""
-
-    ranges: dict[str, tuple[int, int]]
-    parent: _Scope | None = None
-    fixed: dict[str, int] = field(default_factory=dict)
-    cache: dict[int, Value] = field(default_factory=dict)
-    positions: dict[str, int] = field(init=False)
-    depth: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        start = self.parent.depth if self.parent else 0
-        self.positions = {name: start + k for k, name in enumerate(self.ranges)}
-        self.depth = start + len(self.ranges)
-
-    def home(self, node: Expr) -> _Scope:
-        """The outermost scope in which the node has its value."""
-        scope = self
-        while scope.parent is not None and not (node.free_axes & scope.ranges.keys()):
-            scope = scope.parent
-        return scope
-
-    def find(self, axis: str) -> _Scope | None:
-        """The scope that binds an axis; None where it is fixed."""
-        scope: _Scope | None = self
-        while scope is not None and axis not in scope.ranges:
-            scope = scope.parent
-        return scope
-
-    def fixed_index(self, axis: str) -> int:
-        scope = self
-        while scope.parent is not None:
-            scope = scope.parent
-        if axis not in scope.fixed:
-            raise InternalError(f"axis {axis} is not bound")
-        return scope.fixed[axis]
-
-
-@dataclass(slots=True)
-class _Fault:
-    """Why some lanes of a value are not usable, with the index in each lane."""
-
-    text: str
-    indices: tuple[Array, ...]
-    error: type[Exception]
-
-    def raise_at(self, lane: int) -> None:
-        index = [int(part.reshape(-1)[lane]) for part in self.indices]
-        raise self.error(f"{self.text}: index {index}")
-
-
-def _align(array: Array, depth: int) -> Array:
-    return array.reshape(array.shape + (1,) * (depth - array.ndim))
-
-
-def _aligned(*arrays: Array) -> list[Array]:
-    depth = max(array.ndim for array in arrays)
-    return [_align(array, depth) for array in arrays]
-
-
-def _worst(*faults: Array | None) -> Array | None:
-    """Lane by lane, some fault if any operand has one."""
-    result: Array | None = None
-    for fault in faults:
-        if fault is not None:
-            result = fault if result is None else np.maximum(*_aligned(result, fault))
-    return result
-
-
 class _Run:
     """One execution: buffers, sizes and the faults met so far."""
 
     def __init__(self, sizes: dict[str, int], wide: bool) -> None:
         self.sizes, self.wide = sizes, wide
         self.arrays: dict[str, Array] = {}
-        self.faults: list[_Fault] = []
+        self.faults: list[Fault] = []
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -201,25 +133,25 @@ class _Run:
         rereads = _reads_own_stores(stage)
         for point in product(*(range(axis.extent.evaluate(self.sizes)) for axis in ordered)):
             here = fixed | {axis.name: index for axis, index in zip(ordered, point, strict=True)}
-            for ranges in _blocks(parallel, extents, 1):
-                scope = _Scope(ranges, fixed=here)
+            for ranges in blocks(parallel, extents, 1):
+                scope = Scope(ranges, fixed=here)
                 for store in stage.stores:
                     if rereads:
-                        scope = _Scope(ranges, fixed=here)
+                        scope = Scope(ranges, fixed=here)
                     self.store(store, scope)
                 self.faults.clear()
 
-    def store(self, store: Store, scope: _Scope) -> None:
+    def store(self, store: Store, scope: Scope) -> None:
         shape = tuple(high - low for low, high in scope.ranges.values())
         value, fault = self.evaluate(store.value, scope)
         active: Array | None = None
         if store.guard is not None:
             active, guard_fault = self.evaluate(store.guard, scope)
             self.check(guard_fault, None, scope.depth)
-            active = np.broadcast_to(_align(active, scope.depth), shape)
+            active = np.broadcast_to(align(active, scope.depth), shape)
         self.check(fault, active, scope.depth)
         target = self.arrays[store.buffer]
-        value = np.broadcast_to(_align(value, scope.depth), shape)
+        value = np.broadcast_to(align(value, scope.depth), shape)
         view = self.slices(store.index, target, scope) if active is None else None
         if view is not None and view.ndim == scope.depth and view.shape == shape:
             view[...] = value
@@ -228,7 +160,7 @@ class _Run:
         for part in store.index:
             index, index_fault = self.evaluate(part, scope)
             self.check(index_fault, active, scope.depth)
-            full = np.broadcast_to(_align(index, scope.depth), shape)
+            full = np.broadcast_to(align(index, scope.depth), shape)
             indices.append(full.reshape(-1) if active is None else full[active])
         for index, size in zip(indices, target.shape, strict=True):
             if index.size and not (index.min() >= 0 and index.max() < size):
@@ -243,14 +175,14 @@ class _Run:
         if fault is None:
             return
         if active is not None:
-            fault = np.where(active, _align(fault, depth), 0)
+            fault = np.where(active, align(fault, depth), 0)
         code = int(fault.max(initial=0))
         if code:
             self.faults[(code >> _LANE_BITS) - 1].raise_at(code & ((1 << _LANE_BITS) - 1))
 
     # --- expressions ------------------------------------------------------------------------------
 
-    def evaluate(self, root: Expr, scope: _Scope) -> Value:
+    def evaluate(self, root: Expr, scope: Scope) -> Value:
         """The value of an expression; iterative, since expressions may be thousands deep."""
         stack = [root]
         while stack:
@@ -274,7 +206,7 @@ class _Run:
                     home.cache[id(node)] = self.apply(node, known, home)
         return scope.home(root).cache[id(root)]
 
-    def apply(self, node: Expr, operands: list[Value], scope: _Scope) -> Value:
+    def apply(self, node: Expr, operands: list[Value], scope: Scope) -> Value:
         if isinstance(node, Const):
             return literal(node.value, node.dtype, self.wide), None
         if isinstance(node, DimValue):
@@ -293,7 +225,7 @@ class _Run:
             return self.call(node, operands)
         raise InternalError(f"cannot interpret a {type(node).__name__}")
 
-    def axis(self, name: str, scope: _Scope) -> Array:
+    def axis(self, name: str, scope: Scope) -> Array:
         owner = scope.find(name)
         if owner is None:
             return np.asarray(scope.fixed_index(name), np.int64)
@@ -301,7 +233,7 @@ class _Run:
         return np.arange(low, high).reshape((1,) * owner.positions[name] + (-1,))
 
     def call(self, node: Call, operands: list[Value]) -> Value:
-        arrays = _aligned(*(value for value, _ in operands))
+        arrays = aligned(*(value for value, _ in operands))
         faults = [fault for _, fault in operands]
         if node.op == "select":
             return np.where(arrays[0], arrays[1], arrays[2]), _chosen(arrays[0], faults)
@@ -310,8 +242,8 @@ class _Run:
             wrapped = np.where(index < 0, index + size, index)
             bad = (wrapped < 0) | (wrapped >= size)
             text = "index out of range [-n, n-1]"
-            return wrapped, _worst(*faults, self.fault(bad, text, (index, size), OutOfRange))
-        return np.asarray(NUMPY_OPS[node.op](*arrays)), _worst(*faults)
+            return wrapped, worst(*faults, self.fault(bad, text, (index, size), OutOfRange))
+        return np.asarray(NUMPY_OPS[node.op](*arrays)), worst(*faults)
 
     def fault(
         self, bad: Array, text: str, indices: tuple[Array, ...], error: type[Exception]
@@ -319,26 +251,26 @@ class _Run:
         if not bad.any():
             return None
         shaped = tuple(np.broadcast_to(index, bad.shape) for index in indices)
-        self.faults.append(_Fault(text, shaped, error))
+        self.faults.append(Fault(text, shaped, error))
         lanes = np.arange(bad.size, dtype=np.int64).reshape(bad.shape)
         return np.where(bad, (len(self.faults) << _LANE_BITS) | lanes, 0)
 
-    def load(self, node: Load, operands: list[Value], scope: _Scope) -> Value:
+    def load(self, node: Load, operands: list[Value], scope: Scope) -> Value:
         array = self.arrays[node.buffer]
         view = self.slices(node.index, array, scope)
         if view is not None:
             return view, None
         if not operands:
             return array, None
-        indices = np.broadcast_arrays(*_aligned(*(value for value, _ in operands)))
+        indices = np.broadcast_arrays(*aligned(*(value for value, _ in operands)))
         bad = np.zeros(indices[0].shape, np.bool_)
         for index, size in zip(indices, array.shape, strict=True):
             bad |= (index < 0) | (index >= size)
-        earlier = _worst(*(fault for _, fault in operands))
+        earlier = worst(*(fault for _, fault in operands))
         if earlier is not None:
-            bad &= _align(earlier, bad.ndim) == 0
+            bad &= align(earlier, bad.ndim) == 0
         text = f"load of {node.buffer}{list(array.shape)} out of bounds"
-        fault = _worst(earlier, self.fault(bad, text, tuple(indices), InternalError))
+        fault = worst(earlier, self.fault(bad, text, tuple(indices), InternalError))
         if not array.size:
             return np.zeros(bad.shape, array.dtype), fault
         inside = tuple(
@@ -346,7 +278,7 @@ class _Run:
         )
         return array[inside], fault
 
-    def slices(self, index: tuple[Expr, ...], array: Array, scope: _Scope) -> Array | None:
+    def slices(self, index: tuple[Expr, ...], array: Array, scope: Scope) -> Array | None:
         """The view that plain axis indices address, dims at the axes' positions, else None."""
         keys: list[slice | int] = []
         positions: list[int] = []
@@ -375,7 +307,7 @@ class _Run:
         depth = max(positions) + 1
         return view[tuple(slice(None) if k in positions else None for k in range(depth))]
 
-    def reduce(self, node: Reduce, scope: _Scope) -> Value:
+    def reduce(self, node: Reduce, scope: Scope) -> Value:
         """Combines the body over blocks of the reduction's points."""
         extents = [axis.extent.evaluate(self.sizes) for axis in node.axes]
         total: Array = literal(identity_of(node.combiner, node.dtype), node.dtype, self.wide)
@@ -389,20 +321,20 @@ class _Run:
                 low, high = owner.ranges[name]
                 outer *= high - low
         combine, first = NUMPY_COMBINERS[node.combiner], True
-        for ranges in _blocks(list(node.axes), extents, outer):
-            inner = _Scope(ranges, parent=scope)
+        for ranges in blocks(list(node.axes), extents, outer):
+            inner = Scope(ranges, parent=scope)
             value, bad = self.evaluate(node.body, inner)
             places = tuple(range(scope.depth, inner.depth))
             part = combine.reduce(self.spread(value, inner), axis=places, dtype=value.dtype)
             total = np.asarray(part if first else combine(total, part))
             first = False
             if bad is not None:
-                fault = _worst(fault, np.max(self.spread(bad, inner), axis=places))
+                fault = worst(fault, np.max(self.spread(bad, inner), axis=places))
         return total, fault
 
-    def spread(self, array: Array, inner: _Scope) -> Array:
+    def spread(self, array: Array, inner: Scope) -> Array:
         """The array with its full extent along the reduction's dims."""
-        array = _align(array, inner.depth)
+        array = align(array, inner.depth)
         start = inner.depth - len(inner.ranges)
         lengths = tuple(high - low for low, high in inner.ranges.values())
         return np.broadcast_to(array, array.shape[:start] + lengths)
@@ -413,27 +345,10 @@ def _chosen(condition: Array, faults: list[Array | None]) -> Array | None:
         return faults[0]
     none = np.zeros((), np.int64)
     arrays = [condition, *(none if fault is None else fault for fault in faults[1:])]
-    return _worst(faults[0], np.where(*_aligned(*arrays)))
+    return worst(faults[0], np.where(*aligned(*arrays)))
 
 
 def _reads_own_stores(stage: Stage) -> bool:
     stored = {store.buffer for store in stage.stores}
     roots = [root for store in stage.stores for root in store_roots(store)]
     return any(isinstance(node, Load) and node.buffer in stored for node in walk(*roots))
-
-
-def _blocks(
-    axes: list[Axis], extents: list[int], outer: int
-) -> Iterator[dict[str, tuple[int, int]]]:
-    """Cuts an iteration space so that a block, times ``outer``, has a bounded number of points."""
-    room = max(1, _BLOCK_POINTS // max(1, outer))
-    sizes: list[int] = []
-    for extent in reversed(extents):
-        sizes.insert(0, max(1, min(extent, room)))
-        room = max(1, room // max(1, sizes[0]))
-    starts = [range(0, extent, size) for extent, size in zip(extents, sizes, strict=True)]
-    for point in product(*starts):
-        yield {
-            axis.name: (low, min(low + size, extent))
-            for axis, low, size, extent in zip(axes, point, sizes, extents, strict=True)
-        }

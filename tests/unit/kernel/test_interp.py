@@ -25,7 +25,7 @@ from tilewright.core.dtypes import (
 )
 from tilewright.core.errors import InternalError, OutOfRange
 from tilewright.core.shape import Dim
-from tilewright.kernel import interp
+from tilewright.kernel import interp_scope
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.interp_ops import NUMPY_COMBINERS, NUMPY_OPS
 from tilewright.kernel.ir import (
@@ -107,7 +107,7 @@ def test_reduction_is_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     values = RNG.integers(-9, 9, (5, 6, 7))
     expected = (values * np.arange(1, 8)).sum((1, 2)) + np.arange(5)
     for points in (1, 10, 50, 10**6):
-        monkeypatch.setattr(interp, "_BLOCK_POINTS", points)
+        monkeypatch.setattr(interp_scope, "BLOCK_POINTS", points)
         result = interpret(kernel, {"x": values}, {"n": 5})["y"]
         np.testing.assert_array_equal(result, expected)
 

@@ -1,10 +1,12 @@
 """What draws random numbers is refused; Dropout that drops nothing is the identity."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tilewright.lower.context import Unlowerable, View
-from unit.lower.harness import Case, check_case, lower_operator, node_cases, run_operator
+from unit.lower.harness import Array, Case, check_case, lower_operator, node_cases, run_operator
 
 TRAINING = [case.id for case in node_cases("Dropout") if "training" in str(case.id)]
 TRUE, RATIO = np.array(True), np.float32(0.5)
@@ -41,3 +43,20 @@ def test_training_known_only_at_run_time_is_refused() -> None:
 def test_random_operators_are_refused(case: Case) -> None:
     with pytest.raises(Unlowerable, match="random"):
         check_case(case)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "feeds", "attributes"),
+    [
+        ("RandomNormal", {}, {"shape": [2]}),
+        ("RandomUniform", {}, {"shape": [2]}),
+        ("RandomNormalLike", {"x": np.ones(2, np.float32)}, {}),
+        ("RandomUniformLike", {"x": np.ones(2, np.float32)}, {}),
+        ("Multinomial", {"x": np.ones((1, 2), np.float32)}, {}),
+    ],
+)
+def test_generators_are_refused(
+    op_type: str, feeds: dict[str, Array], attributes: dict[str, Any]
+) -> None:
+    with pytest.raises(Unlowerable, match=f"{op_type} draws random numbers"):
+        run_operator(op_type, feeds, **attributes)
