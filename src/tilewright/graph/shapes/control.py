@@ -49,15 +49,25 @@ def _info(ctx: RuleContext, outputs: Sequence[TensorInfo]) -> NodeInfo:
 
 @shape_rule("If")
 def if_rule(ctx: RuleContext) -> NodeInfo:
-    """What both branches agree on; a known condition leaves only its branch."""
+    """What both branches agree on; a known condition leaves only its branch.
+
+    A branch that cannot run with these sizes says nothing of the results: if it is taken, it fails.
+    """
     condition = ctx.content(0)
     branches = [body(ctx, "then_branch"), body(ctx, "else_branch")]
     if condition is not None and condition.size == 1:
         taken = branches[0 if bool(condition.reshape(-1)[0]) else 1]
-        return _info(ctx, ctx.recurse(taken, ()))
-    results = [ctx.recurse(branch, ()) for branch in branches]
+        outputs, error = ctx.attempt(taken)
+        if error is not None:
+            ctx.give_up(error)
+        return _info(ctx, outputs)
+    (yes_outputs, yes_error), (no_outputs, no_error) = map(ctx.attempt, branches)
+    if yes_error is not None and no_error is not None:
+        ctx.give_up(yes_error)
+    elif yes_error is not None or no_error is not None:
+        return _info(ctx, no_outputs if yes_error is not None else yes_outputs)
     merged = []
-    for position, (yes, no) in enumerate(zip(*results, strict=True)):
+    for position, (yes, no) in enumerate(zip(yes_outputs, no_outputs, strict=True)):
         if yes.dtype is not no.dtype or yes.container != no.container:
             ctx.fail(f"the branches give output {position} different types")
         merged.append(_merge(ctx, position, yes, no))

@@ -34,11 +34,14 @@ class Inference:
         nodes: every node by name, those of sub-graphs too.
         late: symbols that no binding sets; the executor reads them off the arrays that it got
             (graph inputs' undeclared dims are not among them).
+        deferred: nodes of branches that cannot run with these sizes, with the reason.  Their
+            outputs have no rank, so they are interpreted, and fail if the branch is ever taken.
     """
 
     tensors: Mapping[str, TensorInfo]
     nodes: Mapping[str, NodeInfo]
     late: frozenset[str]
+    deferred: Mapping[str, str]
 
 
 def infer(
@@ -67,7 +70,10 @@ def infer(
     engine.symbols.reserve(_declared_symbols(view, known))
     engine.run(view, [_input_info(engine, value, known) for value in view.inputs])
     return Inference(
-        tensors=engine.tensors, nodes=engine.nodes, late=frozenset(engine.symbols.late)
+        tensors=engine.tensors,
+        nodes=engine.nodes,
+        late=frozenset(engine.symbols.late),
+        deferred=engine.deferred,
     )
 
 
@@ -134,6 +140,8 @@ class _Engine:
         self.nodes: dict[str, NodeInfo] = {}
         self.numbers: dict[str, Array] = {}
         self.containers: dict[str, str] = {}
+        self.deferred: dict[str, str] = {}
+        self.branch_errors: list[list[ShapeMismatch]] = []
 
     def run(self, view: GraphView, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Infers a graph whose inputs are known; returns the infos of its outputs."""
@@ -149,6 +157,27 @@ class _Engine:
 
     def recurse(self, view: GraphView, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Infers a sub-graph in a scope of its own; symbols made inside have no value outside."""
+        if not self.branch_errors:
+            return self._inner(view, inputs)
+        # A body inside of such a branch may run zero times: its errors are its own.
+        return self._with_errors(view, inputs)[0]
+
+    def attempt(self, view: GraphView) -> tuple[tuple[TensorInfo, ...], ShapeMismatch | None]:
+        """Infers a branch that may never run: also gives the error that it would end in."""
+        outputs, errors = self._with_errors(view, ())
+        return outputs, errors[0] if errors else None
+
+    def _with_errors(
+        self, view: GraphView, inputs: Sequence[TensorInfo]
+    ) -> tuple[tuple[TensorInfo, ...], list[ShapeMismatch]]:
+        errors: list[ShapeMismatch] = []
+        self.branch_errors.append(errors)
+        try:
+            return self._inner(view, inputs), errors
+        finally:
+            self.branch_errors.pop()
+
+    def _inner(self, view: GraphView, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         self.symbols.enter(dim for info in inputs for dim in info.shape or ())
         try:
             return self.run(view, inputs)
@@ -173,12 +202,27 @@ class _Engine:
         inputs = tuple(self._get(name, node) if name else None for name in node.inputs)
         entry = RULES[node.domain, node.op_type]
         container = self.containers.get(next(filter(None, node.outputs), ""), "tensor")
-        context = RuleContext(node, inputs, self.symbols, self.recurse, entry.dtypes, container)
+        context = RuleContext(
+            node,
+            inputs,
+            self.symbols,
+            self.recurse,
+            self.attempt,
+            self._give_up,
+            entry.dtypes,
+            container,
+        )
         try:
             info = entry.rule(context)
+            for name, output in zip(node.outputs, info.outputs, strict=True):
+                _require_possible(node, name, output)
         except UnknownRank:
             context.bindings.clear()
             info = context.result(None)
+        except ShapeMismatch as error:
+            if any(isinstance(value, GraphView) for value in node.attributes.values()):
+                raise
+            info = self._defer(context, error)
         info = self._with_contents(node, inputs, info)
         if all(output is None or _is_constant(output) for output in info.outputs):
             info = replace(info, bindings=())
@@ -186,9 +230,20 @@ class _Engine:
         self.nodes[node.name] = info
         for name, output in zip(node.outputs, info.outputs, strict=True):
             if name is not None and output is not None:
-                _require_possible(node, name, output)
                 self._set(name, output)
         self._keep_fractions(node)
+
+    def _defer(self, context: RuleContext, error: ShapeMismatch) -> NodeInfo:
+        """Lets a branch be wrong that may never run; anything else is wrong at once."""
+        self._give_up(error)
+        self.deferred[context.node.name] = error.message
+        context.bindings.clear()
+        return context.result(None)
+
+    def _give_up(self, error: ShapeMismatch) -> None:
+        if not self.branch_errors:
+            raise error
+        self.branch_errors[-1].append(error)
 
     # --- contents -------------------------------------------------------------------------------
 
@@ -253,8 +308,10 @@ def _is_constant(info: TensorInfo) -> bool:
     return known is not None and (known.dtype != object or info.dtype is STRING)
 
 
-def _require_possible(node: NodeView, name: str, info: TensorInfo) -> None:
+def _require_possible(node: NodeView, name: str | None, info: TensorInfo | None) -> None:
     """Refuses sizes that no tensor can have."""
+    if info is None:
+        return
     sizes = [dim.const for dim in info.shape or () if dim.is_const]
     if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) > MAX_ELEMENTS:
         raise ShapeMismatch(

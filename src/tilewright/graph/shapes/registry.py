@@ -104,6 +104,9 @@ class RuleContext:
         inputs: what is known of each input position, None where absent.
         symbols: names of run-time dims and what is proven of dims.
         recurse: infers a sub-graph: (graph, infos of its inputs) -> infos of its outputs.
+        attempt: infers a branch that may never run: also gives the error that it would end in.
+        give_up: takes an error that the node would always end in; raises it, unless the node is in
+            a branch that may never run.
         dtypes: the outputs' element types.
         element_container: what an optional's output is declared to hold (``tensor`` by default).
         bindings: what has been bound so far.
@@ -113,6 +116,8 @@ class RuleContext:
     inputs: tuple[TensorInfo | None, ...]
     symbols: Symbols
     recurse: Callable[[GraphView, Sequence[TensorInfo]], tuple[TensorInfo, ...]]
+    attempt: Callable[[GraphView], tuple[tuple[TensorInfo, ...], ShapeMismatch | None]]
+    give_up: Callable[[ShapeMismatch], None]
     dtypes: tuple[DTypeRule, ...]
     element_container: str = "tensor"
     bindings: list[Binding] = field(default_factory=list)

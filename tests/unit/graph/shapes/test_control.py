@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.core.dtypes import BOOL, FLOAT32, INT64
-from tilewright.core.errors import UnsupportedOp
+from tilewright.core.errors import ShapeMismatch, UnsupportedOp
 from tilewright.core.shape import Dim
 from tilewright.graph.shapes import infer
 from tilewright.graph.view import GraphView, ValueView
@@ -164,3 +164,51 @@ def test_operators_without_a_rule_are_named_all_at_once() -> None:
     with pytest.raises(UnsupportedOp) as raised:
         infer(graph.graph())
     assert raised.value.operators == ("ai.onnx.Unheard", "some.where.Nonsense")
+
+
+def _either(then_axis: int, else_axis: int) -> Builder:
+    """A choice between two squeezes of [1, 4]."""
+    graph = Builder()
+    graph.input("x", 1, 4)
+    graph.input("cond", dtype=BOOL)
+    graph.constants["then_axis"] = np.array([then_axis])
+    graph.constants["else_axis"] = np.array([else_axis])
+    inner = Builder()
+    inner.add("Squeeze", "x", "else_axis", out="e")
+    inner.add("Neg", "e", out="e2")
+    graph.add(
+        "If",
+        "cond",
+        out="z",
+        then_branch=_branch("t", "Squeeze", "x", "then_axis"),
+        else_branch=inner.graph("e2"),
+    )
+    return graph
+
+
+def test_a_branch_that_cannot_run_leaves_the_other() -> None:
+    found = _either(0, 1).infer()
+    assert found.shape("z") == dims(4)
+    assert found.shape("e") is None
+    assert found.shape("e2") is None
+    assert "axis 1 is squeezed" in found.inference.deferred["e"]
+
+
+def test_a_branch_with_an_inner_choice_that_cannot_run() -> None:
+    outer = Builder()
+    outer.input("flag", dtype=BOOL)
+    inner = _either(1, 1)
+    outer.inputs += inner.inputs
+    outer.constants = inner.constants
+    wrong, right = Builder(), Builder()
+    wrong.nodes = inner.nodes
+    right.add("Squeeze", "x", outer.constant([0]), out="r")
+    outer.add("If", "flag", out="y", then_branch=wrong.graph("z"), else_branch=right.graph("r"))
+    found = outer.infer()
+    assert found.shape("y") == dims(4)
+    assert set(found.inference.deferred) == {"t", "e"}
+
+
+def test_two_branches_that_cannot_run_are_refused() -> None:
+    with pytest.raises(ShapeMismatch, match="node t"):
+        _either(1, 1).infer()
