@@ -24,6 +24,7 @@ from tilewright.kernel.ir import Expr, Kernel, call
 from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
 from tilewright.lower.families import LOWERINGS
+from tilewright.lower.fuse import fuse
 from tilewright.runtime import segment
 from tilewright.runtime.arena import Lifetime
 from unit.compiler.models import compiled, feeds_of, network, normal, saved
@@ -118,10 +119,9 @@ def test_a_fault_of_two_nodes_together_is_reproduced_by_two(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def doubled_when_fused(segments: Any, keep: Any, log: Any) -> Any:
-        items = plain_fuse(segments, keep, log)
+        items = fuse(segments, keep, log)
         return [_doubled(item) if _covers(item, ("sum", "relu")) else item for item in items]
 
-    plain_fuse = build_program.fuse
     monkeypatch.setattr(build_program, "fuse", doubled_when_fused)
     model = model_of(
         [
@@ -145,7 +145,7 @@ def _covers(item: Any, nodes: tuple[str, ...]) -> bool:
     return isinstance(item, Kernel) and set(nodes) <= set(item.sources)
 
 
-def _doubled(kernel: Kernel) -> Kernel:
+def _doubled(kernel: Any) -> Kernel:
     (stage,) = kernel.stages
     stores = tuple(replace(store, value=store.value * 2.0) for store in stage.stores)
     return replace(kernel, stages=(replace(stage, stores=stores),))
