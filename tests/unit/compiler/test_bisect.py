@@ -148,7 +148,8 @@ def _covers(item: Any, nodes: tuple[str, ...]) -> bool:
 def _doubled(kernel: Any) -> Kernel:
     (stage,) = kernel.stages
     stores = tuple(replace(store, value=store.value * 2.0) for store in stage.stores)
-    return replace(kernel, stages=(replace(stage, stores=stores),))
+    doubled: Kernel = replace(kernel, stages=(replace(stage, stores=stores),))
+    return doubled
 
 
 def test_shared_memory_is_told_from_a_wrong_kernel(
