@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilewright.core.dtypes import BOOL, INT64
 from tilewright.core.shape import Dim, product, shape_text
 from tilewright.graph.info import NodeInfo
-from tilewright.graph.shapes.registry import RuleContext, Shape, like, shape_rule
+from tilewright.graph.shapes.registry import RuleContext, Shape, UnknownRank, like, shape_rule
 
 
 @shape_rule("Gather")
@@ -56,7 +56,7 @@ def _index_depth(ctx: RuleContext, indices: Shape) -> int:
     if not indices:
         ctx.mismatch("indices need an axis")
     if not indices[-1].is_const:
-        ctx.mismatch(f"the last size of the indices must be static, it is {indices[-1]}")
+        raise UnknownRank
     return indices[-1].const
 
 
@@ -64,6 +64,8 @@ def _index_depth(ctx: RuleContext, indices: Shape) -> int:
 def scatter_nd(ctx: RuleContext) -> NodeInfo:
     """The data's shape; updates look like what GatherND would give."""
     data, indices = ctx.shape(0), ctx.shape(1)
+    if indices and not indices[-1].is_const:
+        return ctx.result(data)
     depth = _index_depth(ctx, indices)
     if depth > len(data):
         ctx.mismatch(f"indices {shape_text(indices)} into {shape_text(data)}")

@@ -18,6 +18,7 @@ from tilewright.core.errors import InvalidModel, ShapeMismatch, UnsupportedOp
 from tilewright.core.shape import Dim, shape_text
 from tilewright.graph.info import NodeInfo, TensorInfo
 from tilewright.graph.shapes import constants, content
+from tilewright.graph.shapes.element_types import type_error
 from tilewright.graph.shapes.families import RULES
 from tilewright.graph.shapes.registry import Array, RuleContext, UnknownRank
 from tilewright.graph.shapes.symbols import Symbols
@@ -200,6 +201,9 @@ class _Engine:
 
     def _visit(self, node: NodeView) -> None:
         inputs = tuple(self._get(name, node) if name else None for name in node.inputs)
+        reason = type_error(node, inputs)
+        if reason is not None:
+            raise InvalidModel(f"{node.op_type}: {reason}", node=node.name)
         entry = RULES[node.domain, node.op_type]
         container = self.containers.get(next(filter(None, node.outputs), ""), "tensor")
         context = RuleContext(
