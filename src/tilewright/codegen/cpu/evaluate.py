@@ -490,8 +490,9 @@ class Evaluator:
         axis = axes[-1]
         if axis.extent.is_const and axis.extent.const < max(4, self.reduce_lanes // 2):
             return None
-        if any(isinstance(node, Reduce) for node in walk(expr.body)):
-            return None
+        for node in walk(expr.body):
+            if isinstance(node, Reduce) and axis.name in self.nest.depends(node):
+                return None
         steps = 0
         for node in walk(expr.body):
             if isinstance(node, Load) and id(node) in self.nest.loads:

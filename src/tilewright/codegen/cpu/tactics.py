@@ -65,6 +65,8 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     vector = _best_vector_axis(nest)
     if vector is None:
         return Refusal("no parallel axis along contiguous memory")
+    if _hoists(nest, vector):
+        return Refusal("a reduction serves a whole row of outputs")
     if _dot_is_better(nest, vector, target):
         return Refusal("operands are contiguous along the reduction")
     lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
