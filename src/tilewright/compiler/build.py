@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from tilewright.compiler.object_cache import ObjectCache, default_folder
-from tilewright.compiler.options import CompileOptions, Require, make_options
+from tilewright.compiler.options import Require, make_options
 from tilewright.compiler.pipeline import Build, compile_parts
 from tilewright.compiler.verify import check_tolerance, verify_engine
 from tilewright.core.errors import CacheError, ContractBreach
@@ -93,50 +93,45 @@ def compile(
         imported.save(Path(dump_graph))
     if dump_kernels is not None:
         _dump(Path(dump_kernels), build, parts)
-    parts.decisions = tuple(build.log.entries)
-    if cpu is None or verify_runs_here(parts):
-        _verify(parts, imported, build, options, verify, verify_feeds)
-    else:
-        parts.info["summary"]["verification"] = f"skipped: compiled for {cpu}, which is not here"
-    parts.info["summary"]["seconds"] = {k: round(v, 4) for k, v in build.times_s.items()}
-    parts.info["summary"]["total_seconds"] = round(perf_counter() - start, 4)
-    return Engine(parts)
-
-
-def verify_runs_here(parts: EngineParts) -> bool:
-    """True when this machine can run the code."""
-    from tilewright.runtime.cpu.host import missing_features
-
-    return not missing_features(parts.info["triple"], parts.info["required_features"])
-
-
-def _verify(
-    parts: EngineParts,
-    model: Model,
-    build: Build,
-    options: CompileOptions,
-    wanted: bool,
-    feeds: Mapping[str, Any] | None,
-) -> None:
-    summary = parts.info["summary"]
-    if not wanted:
-        if options.require.max_error is not None:
-            raise ContractBreach(
-                "max_error is required, but verification is switched off", remedy="leave verify on"
-            )
-        summary["verification"] = "skipped on request"
-        build.log.add("verify", model.name, "skipped on request")
-        parts.decisions = tuple(build.log.entries)
-        return
+    engine = Engine(parts)
     with build.stage("verify"):
-        engine = Engine(parts)
-        found = verify_engine(engine, model, feeds=feeds)
-        check_tolerance(found, model, options)
-    summary["verification"] = found.text
-    summary["max_error"] = found.max_error
-    summary["arena_bytes"] = engine.arena_bytes(found.symbols)
-    build.log.add("verify", model.name, found.text)
+        summary = _verified(engine, imported, build, verify_feeds) if verify else _unverified(build)
+    parts.info["summary"].update(summary)
+    build.log.add("verify", Path(imported.name).name, summary["verification"])
     parts.decisions = tuple(build.log.entries)
+    parts.times["seconds"] = {name: round(value, 4) for name, value in build.times_s.items()}
+    parts.times["total_seconds"] = round(perf_counter() - start, 4)
+    return engine
+
+
+def _verified(
+    engine: Engine, model: Model, build: Build, feeds: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Compares the engine with the reference; raises if it is wrong or breaks the contract."""
+    if not engine.runs_here:
+        _require_no_error_limit(build, "this machine cannot run the engine")
+        return {"verification": f"skipped: compiled for {engine.info['cpu']}, which is not here"}
+    found = verify_engine(engine, model, feeds=feeds)
+    check_tolerance(found, model, build.options)
+    return {
+        "verification": found.text,
+        "max_error": found.max_error,
+        "arena_bytes": engine.arena_bytes(found.symbols),
+        "arena_sizes": dict(found.symbols),
+    }
+
+
+def _unverified(build: Build) -> dict[str, Any]:
+    _require_no_error_limit(build, "verification is switched off")
+    return {"verification": "skipped on request"}
+
+
+def _require_no_error_limit(build: Build, reason: str) -> None:
+    if build.options.require.max_error is not None:
+        raise ContractBreach(
+            f"max_error is required, but {reason}",
+            remedy="drop the contract, or compile and verify on the machine that runs the engine",
+        )
 
 
 def _dump(folder: Path, build: Build, parts: EngineParts) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -157,7 +158,7 @@ def _info(
         "threads": options.threads,
         "ranges": {name: list(bounds) for name, bounds in sorted(options.ranges.items())},
         "metadata": model.metadata,
-        "model": model.name,
+        "model": Path(model.name).name,
         "summary": {
             "kernels_before_fusion": num_kernels,
             "kernels": sum(_calls(program)),

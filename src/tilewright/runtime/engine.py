@@ -36,26 +36,23 @@ class Engine:
         parts: program, constants and code.
         threads: threads of one run; None takes what it was compiled for.
 
-    Raises:
-        BadTarget: the code is for a processor with features that this one lacks.
+    An engine for another processor can be looked at and saved, not run.
     """
 
     def __init__(self, parts: EngineParts, *, threads: int | None = None) -> None:
         self._parts = parts
         info = parts.info
-        lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
-        if lacking:
-            raise BadTarget(
-                f"the engine was compiled for {info.get('cpu')}; this processor lacks {lacking}",
-                remedy="compile for this machine, or run the engine on the one it was made for",
-            )
         self.threads = _threads(threads if threads is not None else info.get("threads"))
-        self._native = NativeCode(parts.objects, parts.exports, self.threads)
-        self._executor = Executor(parts.constants, self._native)
+        self._lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
+        self._executor: Executor | None = None
+        if not self._lacking:
+            native = NativeCode(parts.objects, parts.exports, self.threads)
+            self._executor = Executor(parts.constants, native)
         self._ranges: dict[str, Range] = {
             name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
         }
         self._submitter: ThreadPoolExecutor | None = None
+        self._submitter_process = 0
         self._lock = Lock()
 
     # --- what it is ------------------------------------------------------------------------------
@@ -82,13 +79,18 @@ class Engine:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Sizes, kernels, errors and times of the build."""
-        return dict(self._parts.info.get("summary", {}))
+        """Sizes, kernels and errors of the build; its times too, before it is saved."""
+        return {**self._parts.info.get("summary", {}), **self._parts.times}
 
     @property
     def info(self) -> dict[str, Any]:
         """Target, options and versions of the build."""
         return {k: v for k, v in self._parts.info.items() if k not in ("metadata", "summary")}
+
+    @property
+    def runs_here(self) -> bool:
+        """False for an engine that was compiled for another processor."""
+        return not self._lacking
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -111,12 +113,12 @@ class Engine:
         """Bytes of the arenas of a run's segments; None where sizes are only known while it
         runs.
         """
-        total = 0
+        executor, total = self._runnable(), 0
         for step in self.program.steps:
             if isinstance(step, Segment):
                 if not set(segment_symbols(step)) <= symbols.keys():
                     return None
-                total += self._executor.plan(step, symbols).arena_bytes
+                total += executor.plan(step, symbols).arena_bytes
         return total
 
     # --- running ---------------------------------------------------------------------------------
@@ -131,19 +133,31 @@ class Engine:
         Raises:
             ShapeMismatch: a feed does not fit ``inputs``.
             OutOfRange: an index in the data lies outside of its tensor.
+            OutOfMemory: the memory plan does not fit into this machine.
+            BadTarget: the engine is for another processor.
         """
+        executor = self._runnable()
         given = {**(feeds or {}), **inputs}
         program = self._parts.program
         values, symbols = check_feeds(given, program.inputs, self._ranges)
         run = Run(values, symbols)
-        self._executor.execute(program, run)
+        executor.execute(program, run)
         results: dict[str, Any] = {}
         owned = [array for array in given.values() if isinstance(array, np.ndarray)]
-        for spec, value in zip(program.outputs, self._executor.outputs(program, run), strict=True):
+        for spec, value in zip(program.outputs, executor.outputs(program, run), strict=True):
             results[spec.name] = self._own(value, owned)
         return results
 
     __call__ = run
+
+    def _runnable(self) -> Executor:
+        if self._executor is None:
+            raise BadTarget(
+                f"the engine was compiled for {self._parts.info.get('cpu')}; "
+                f"this processor lacks {self._lacking}",
+                remedy="compile for this machine, or run the engine on the one it was made for",
+            )
+        return self._executor
 
     def _own(self, value: Any, owned: list[Any]) -> Any:
         """A copy where the value shares memory with an input, a constant or another result."""
@@ -164,11 +178,13 @@ class Engine:
     ) -> Future[dict[str, Any]]:
         """``run`` on a thread of the engine; the future gives its result."""
         with self._lock:
-            if self._submitter is None:
+            if self._submitter is None or self._submitter_process != os.getpid():
+                # The threads of a pool do not exist in a forked child.
+                self._submitter_process = os.getpid()
                 self._submitter = ThreadPoolExecutor(
                     max_workers=max(1, self.threads), thread_name_prefix="tilewright-submit"
                 )
-        return self._submitter.submit(self.run, feeds, **inputs)
+            return self._submitter.submit(self.run, feeds, **inputs)
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -181,12 +197,15 @@ class Engine:
         engine_file.save(self._parts, path)
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None) -> Engine:
+def load(
+    path: str | os.PathLike[str], *, threads: int | None = None, inspect: bool = False
+) -> Engine:
     """Loads an engine file.
 
     Args:
         path: a ``.tw`` file.
         threads: threads of one run; None takes what it was compiled for.
+        inspect: accept an engine for another processor, which can be looked at but not run.
 
     Raises:
         CorruptEngine: the file is damaged, truncated, foreign or hostile.
@@ -194,10 +213,13 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None) -> Engine:
     """
     parts = engine_file.load_parts(path)
     try:
-        return Engine(parts, threads=threads)
-    except CorruptEngine as error:
+        engine = Engine(parts, threads=threads)
+        if not inspect:
+            engine._runnable()
+    except (CorruptEngine, BadTarget) as error:
         error.file = error.file or str(path)
         raise
+    return engine
 
 
 def _threads(wanted: int | None) -> int:

@@ -53,6 +53,7 @@ class EngineParts:
         exports: symbols of each object.
         decisions: every choice of the build.
         info: versions, target, options, dim ranges, summary (JSON values).
+        times: seconds of the build, which are not saved: equal builds give equal files.
     """
 
     program: Program
@@ -62,6 +63,7 @@ class EngineParts:
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, Any] = field(default_factory=dict)
 
 
 # --- save -----------------------------------------------------------------------------------------
