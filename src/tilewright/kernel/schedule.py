@@ -19,6 +19,7 @@ class Schedule:
         lanes: elements of one vector; 1 means scalar code.
         vector: the parallel axis that vectors run along, or None.
         unroll: axis -> number of copies computed together (vectors, for the vector axis).
+        outer: unrolled axes whose blocks are the slowest digits of an iteration number.
         chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means
         all.
         reduce_lanes: lanes for reductions that no vector axis runs through; 1 means scalar.
@@ -28,6 +29,7 @@ class Schedule:
     lanes: int = 1
     vector: str | None = None
     unroll: Mapping[str, int] = field(default_factory=dict)
+    outer: tuple[str, ...] = ()
     chunk: int = 0
     reduce_lanes: int = 1
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 
-from tilewright.codegen.cpu.emit import I1, I64, PTR, Builder, Module, Value, index
+from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, index
 from tilewright.codegen.cpu.evaluate import Evaluator, Variant
 from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout, argument_layout
 from tilewright.codegen.cpu.memory import store_element
@@ -137,14 +137,17 @@ class StageWriter:
     def digits(self) -> list[tuple[str, Dim]]:
         """Axis and count of each digit of an iteration number, the fastest last."""
         vector = self.schedule.vector
+        blocks = {
+            name: self.axes[name].extent.ceildiv(self.schedule.unroll[name]) for name in self.rows
+        }
         plain = [a for a in self.leading if a.name != vector and a.name not in self.rows]
-        result = [(axis.name, axis.extent) for axis in plain]
+        result = [(name, blocks[name]) for name in self.schedule.outer]
+        result += [(axis.name, axis.extent) for axis in plain]
         if vector is not None and self.schedule.chunk:
             step = self.group * self.schedule.chunk
             result.append((vector, self.axes[vector].extent.ceildiv(step)))
-        return result + [
-            (name, self.axes[name].extent.ceildiv(self.schedule.unroll[name])) for name in self.rows
-        ]
+        inner = [name for name in self.rows if name not in self.schedule.outer]
+        return result + [(name, blocks[name]) for name in inner]
 
     def write(self) -> None:
         """Writes the function's body."""
@@ -163,7 +166,7 @@ class StageWriter:
                 else:
                     frame.position[name] = digit
             self.eval.hoist(self.roots, [()])
-            self._row_blocks(starts)
+            self._row_blocks(starts, {}, {})
 
     def _count(self, name: str, count: Dim) -> Value:
         if count.is_const:
@@ -190,46 +193,41 @@ class StageWriter:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _row_blocks(self, starts: dict[str, Value]) -> None:
-        """Full blocks of rows together, rows of a partial block one by one."""
-        begins = {
-            name: self.b.mul(starts[name], index(self.schedule.unroll[name])) for name in self.rows
-        }
-        full: Value = Value(I1, "true", 1)
-        for name in self.rows:
-            count, extent = self.schedule.unroll[name], self.axes[name].extent
-            if extent.is_const and extent.const % count == 0:
-                continue
-            end = self.b.add(begins[name], index(count))
-            full = self.b.and_(full, self.b.icmp("sle", end, self.eval.dim(extent)))
-        if full.const == 1:
-            self._rows(begins, dict(self.schedule.unroll), starts)
-            return
-        with self.b.when(full):
-            self._rows(begins, dict(self.schedule.unroll), starts)
-        with self.b.when(self.b.not_(full)):
-            self._single_rows(list(self.rows), begins, {}, starts)
-
-    def _single_rows(
-        self,
-        names: list[str],
-        begins: dict[str, Value],
-        chosen: dict[str, Value],
-        starts: dict[str, Value],
+    def _row_blocks(
+        self, starts: dict[str, Value], begins: dict[str, Value], counts: dict[str, int]
     ) -> None:
-        if not names:
-            unroll = dict.fromkeys(self.rows, 1)
+        """Chooses how many rows of each unrolled axis are computed together, then writes them.
+
+        A partial block of a known extent is one smaller block; of an unknown one, single rows.
+        """
+        left = [name for name in self.rows if name not in counts]
+        if not left:
             vector = self.schedule.vector
+            unroll = dict(counts)
             if vector is not None:
                 unroll[vector] = self.schedule.copies(vector)
-            self._rows(chosen, unroll, starts)
+            self._rows(begins, unroll, starts)
             return
-        name = names[0]
-        extent = self.eval.dim(self.axes[name].extent)
-        end = self.b.add(begins[name], index(self.schedule.unroll[name]))
-        stop = self.b.select(self.b.icmp("slt", end, extent), end, extent)
-        with self.b.loop(begins[name], stop) as row:
-            self._single_rows(names[1:], begins, {**chosen, name: row}, starts)
+        name = left[0]
+        count, extent = self.schedule.unroll[name], self.axes[name].extent
+        begin = self.b.mul(starts[name], index(count))
+        whole = {**begins, name: begin}
+        rest = extent.const % count if extent.is_const else -1
+        if rest == 0:
+            self._row_blocks(starts, whole, {**counts, name: count})
+            return
+        limit = self.eval.dim(extent)
+        end = self.b.add(begin, index(count))
+        full = self.b.icmp("sle", end, limit)
+        if not (extent.is_const and extent.const < count):
+            with self.b.when(full):
+                self._row_blocks(starts, whole, {**counts, name: count})
+        with self.b.when(self.b.not_(full)):
+            if rest > 0:
+                self._row_blocks(starts, whole, {**counts, name: rest})
+            else:
+                with self.b.loop(begin, limit) as row:
+                    self._row_blocks(starts, {**begins, name: row}, {**counts, name: 1})
 
     def _rows(
         self, begins: dict[str, Value], unroll: dict[str, int], starts: dict[str, Value]

@@ -70,18 +70,13 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     if _dot_is_better(nest, vector, target):
         return Refusal("operands are contiguous along the reduction")
     lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
-    rows = _row_axis(nest, vector, reduces)
-    columns = 2 if not (vector.extent.is_const and vector.extent.const <= lanes) else 1
-    budget = 24 if target.vector_bytes >= 64 else 12
-    unroll = {vector.name: columns}
-    if rows is not None:
-        count = _balanced(rows.extent, max(1, budget // columns // max(1, len(reduces)), 1))
-        unroll[rows.name] = count
+    tile = _register_tile(nest, vector, lanes, reduces, target)
     return Schedule(
         tactic="contraction",
         lanes=lanes,
         vector=vector.name,
-        unroll=unroll,
+        unroll=tile.unroll,
+        outer=tile.outer,
         chunk=1,
         reduce_lanes=_lanes(nest, target),
     )
@@ -216,32 +211,63 @@ def _hoists(nest: Nest, vector: Axis) -> bool:
     return any(vector.name not in nest.depends(node) for node in _reduces(nest))
 
 
-def _row_axis(nest: Nest, vector: Axis, reduces: list[Reduce]) -> Axis | None:
-    """The axis along which the most loads stay the same, those that are vectors above all."""
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Copies of each axis, and the axes whose blocks go slowest (they hold the weights)."""
+
+    unroll: dict[str, int]
+    outer: tuple[str, ...]
+
+
+def _register_tile(
+    nest: Nest, vector: Axis, lanes: int, reduces: list[Reduce], target: CpuTarget
+) -> _Tile:
+    """Rows reuse loaded vectors, columns (vectors or another axis) reuse loaded scalars.
+
+    Accumulators, one vector of each column and two scalars fit the registers.
+    """
+    budget = (28 if target.num_vectors >= 32 else 12) // max(1, len(reduces))
+    rows = _reusing_axis(nest, vector, reduces, vectors=True)
+    unroll = {vector.name: 1}
+    outer: tuple[str, ...] = ()
+    columns = 1
+    small = rows is not None and rows.extent.is_const and rows.extent.const * 2 <= budget // 2
+    if not (vector.extent.is_const and vector.extent.const <= lanes):
+        columns = unroll[vector.name] = min(2, max(1, budget))
+    else:
+        column = _reusing_axis(nest, vector, reduces, vectors=False)
+        if column is not None and column is not rows and budget >= 2:
+            columns = _balanced(column.extent, 4 if small and budget >= 8 else 2)
+            unroll[column.name] = columns
+            outer = (column.name,)
+    if rows is not None:
+        unroll[rows.name] = _balanced(rows.extent, max(1, budget // columns))
+    return _Tile(unroll, outer)
+
+
+def _reusing_axis(nest: Nest, vector: Axis, reduces: list[Reduce], *, vectors: bool) -> Axis | None:
+    """The innermost axis along which the most vector (or scalar) loads stay the same."""
     inside = [
         nest.loads[id(n)] for n in walk(*reduces) if isinstance(n, Load) and id(n) in nest.loads
     ]
-    best: tuple[float, Axis] | None = None
+    best: tuple[int, Axis] | None = None
     for axis in nest.axes:
         if axis is vector or (axis.extent.is_const and axis.extent.const < 2):
             continue
-        gain = 0.0
+        gain = 0
         for form in inside:
             stride, along = form.stride(axis.name), form.stride(vector.name)
-            if stride is not None and not stride.terms:
-                gain += 1.0 if along is not None and not along.terms else 4.0
-        if gain and (best is None or gain > best[0]):
+            moves_lanes = along is None or bool(along.terms)
+            if moves_lanes == vectors and stride is not None and not stride.terms:
+                gain += 1
+        if gain and (best is None or gain >= best[0]):
             best = (gain, axis)
     return best[1] if best else None
 
 
 def _balanced(extent: Dim, most: int) -> int:
-    """A number of copies that splits a constant extent into tiles of equal size."""
+    """Copies that split a constant extent into as few tiles as possible, of nearly equal size."""
     if not extent.is_const:
         return most
     size = max(1, extent.const)
-    tiles = -(-size // most)
-    for count in range(min(most, size), max(most // 2, 1) - 1, -1):
-        if size % count == 0:
-            return count
-    return -(-size // tiles)
+    return -(-size // -(-size // most))
