@@ -22,6 +22,7 @@ from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfRange, ShapeMismatch
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
+from tilewright.runtime.cpu.allocator import empty
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
@@ -75,6 +76,7 @@ class Executor:
         """Runs all steps; results are in ``run.values``.
 
         Raises:
+            OutOfMemory: a value or the arena does not fit into this machine.
             OutOfRange: an index in the data lies outside of its tensor.
             ShapeMismatch: a data-dependent shape contradicts another.
         """
@@ -123,7 +125,7 @@ class Executor:
         plan = self.plan(segment, run.symbols)
         arrays = [self._input(run, spec) for spec in segment.inputs]
         for spec, shape in zip(segment.outputs, plan.output_shapes, strict=True):
-            made = np.empty(shape, dtype=spec.dtype.numpy)
+            made = empty(shape, spec.dtype.numpy, f"the value {spec.name}")
             run.values[spec.name] = made
             arrays.append(made)
         context = plan.lease()

@@ -123,7 +123,7 @@ class SegmentPlan:
         self._idle.append(context)
 
     def _make_context(self) -> Context:
-        arena = allocate(max(self.arena_bytes, ALIGNMENT))
+        arena = allocate(max(self.arena_bytes, ALIGNMENT), "the memory plan of a run")
         status = np.zeros(2, dtype=np.int64)
         table = self._template.copy()
         table[self._arena_slots] += arena.ctypes.data
