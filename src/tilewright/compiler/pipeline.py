@@ -156,13 +156,13 @@ def _info(
         "vector_bytes": target.vector_bytes,
         "precision": options.precision,
         "threads": options.threads,
-        "ranges": {name: list(bounds) for name, bounds in sorted(options.ranges.items())},
+        "ranges": {name: tuple(bounds) for name, bounds in sorted(options.ranges.items())},
         "metadata": model.metadata,
         "model": Path(model.name).name,
         "summary": {
             "kernels_before_fusion": num_kernels,
             "kernels": sum(_calls(program)),
-            "interpreted": [list(entry) for entry in build.interpreted],
+            "interpreted": tuple(build.interpreted),
         },
     }
 

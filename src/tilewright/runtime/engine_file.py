@@ -30,6 +30,7 @@ from tilewright.core import dtypes
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CacheError, CorruptEngine
 from tilewright.core.record import Decision
+from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode
 from tilewright.runtime.program import Program
 
@@ -248,12 +249,15 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
     if not isinstance(program, Program) or not all(isinstance(d, Decision) for d in decisions):
         raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
     kernels = {name[len("kernels/") :]: data[name] for name in data if name.startswith("kernels/")}
+    constants = _unpack(data["weights.safetensors"], document["constants"], document["strings"])
+    exports = {key: tuple(map(str, names)) for key, names in document["exports"].items()}
+    check_program(program, constants, exports)
     return EngineParts(
         program=program,
-        constants=_unpack(data["weights.safetensors"], document["constants"], document["strings"]),
+        constants=constants,
         objects={key[:-2]: code for key, code in kernels.items() if key.endswith(".o")},
         sources={key[:-3]: code.decode() for key, code in kernels.items() if key.endswith(".ll")},
-        exports={key: tuple(map(str, names)) for key, names in document["exports"].items()},
+        exports=exports,
         decisions=tuple(decisions),
         info=dict(decode(document["info"])),
     )
