@@ -1,6 +1,5 @@
 """``tilewright compile``: makes an engine file of a model."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -40,35 +39,38 @@ def compile_model(
 ) -> None:
     """Compile a model to an engine file and verify it."""
     dims = parse_dims(dim)
+    console.check_output(output)
 
     import tilewright as tw
+    from tilewright.cli.progress import stages
+    from tilewright.report.summary import BuildSummary
 
-    start = time.perf_counter()
-    engine = tw.compile(
-        model,
-        target=target,
-        cpu=cpu,
-        threads=threads,
-        precision=precision,
-        dims=dims,
-        require=parse_list(require or ""),
-        verify_passes=verify_passes,
-        dump_graph=dump_graph,
-        dump_kernels=dump_kernels,
-        verify=not no_verify,
+    with stages(model.name) as progress:
+        engine = tw.compile(
+            model,
+            target=target,
+            cpu=cpu,
+            threads=threads,
+            precision=precision,
+            dims=dims,
+            require=parse_list(require or ""),
+            verify_passes=verify_passes,
+            dump_graph=dump_graph,
+            dump_kernels=dump_kernels,
+            verify=not no_verify,
+            progress=progress,
+        )
+    engine.save(output)
+    summary = BuildSummary.of(
+        output,
+        engine.info,
+        engine.summary,
+        inputs=[console.describe(spec) for spec in engine.inputs],
+        outputs=[console.describe(spec) for spec in engine.outputs],
+        num_decisions=len(engine.decisions),
     )
-    with console.whole_file(output) as unfinished:
-        engine.save(unfinished)
-    summary = {
-        "engine": output,
-        "bytes": output.stat().st_size,
-        "seconds": round(time.perf_counter() - start, 3),
-        "inputs": [console.describe(spec.name, spec.dtype, spec.shape) for spec in engine.inputs],
-        "outputs": [console.describe(spec.name, spec.dtype, spec.shape) for spec in engine.outputs],
-        "decisions": len(engine.decisions),
-    }
     if as_json:
         console.write_json(summary)
         return
-    for name, value in summary.items():
-        console.write(f"{name:<10} {', '.join(value) if isinstance(value, list) else value}")
+    for label, text in summary.lines():
+        console.write(f"{label:<12} {text}")

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from tilewright.core.errors import CacheError, UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from tilewright.runtime.program import TensorSpec
 
 
 def write(text: str) -> None:
@@ -45,17 +47,34 @@ def print_error(error: UserError) -> None:
     sys.stderr.write(f"error: {error}\n")
 
 
+def check_output(path: Path) -> None:
+    """Checks before long work that a file can be written later.
+
+    Raises:
+        CacheError: the folder does not exist or cannot be written, or the path is a folder.
+    """
+    folder = path.parent
+    problem = None
+    if not folder.is_dir():
+        problem = "no such folder"
+    elif path.is_dir():
+        problem, folder = "is a folder", path
+    elif not os.access(folder, os.W_OK):
+        problem = "the folder cannot be written"
+    if problem is not None:
+        raise CacheError(
+            problem, file=str(folder), remedy="make it or mend it, or choose another with -o"
+        )
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Gives a path to write to, which becomes ``path`` only when the block ends well.
 
     Raises:
-        CacheError: the folder does not exist or cannot be written.
+        CacheError: the folder does not exist or cannot be written, or the disk is full.
     """
-    if not path.parent.is_dir():
-        raise CacheError(
-            "no such folder", file=str(path.parent), remedy="make it, or choose another with -o"
-        )
+    check_output(path)
     unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # keeps the suffix
     try:
         yield unfinished
@@ -87,6 +106,10 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-def describe(name: str, dtype: object, shape: Iterable[object]) -> str:
+def describe(spec: "TensorSpec") -> str:
     """Returns a tensor's name, dtype and dims as text."""
-    return f"{name} {dtype}[{', '.join(str(dim) for dim in shape)}]"
+    kind = f"{spec.container} of " if spec.container != "tensor" else ""
+    if spec.shape is None:
+        return f"{spec.name} {kind}{spec.dtype}, of any rank"
+    dims = ", ".join(str(dim).replace("`", "") for dim in spec.shape)
+    return f"{spec.name} {kind}{spec.dtype}[{dims}]"

@@ -41,6 +41,8 @@ def run_model(
 ) -> None:
     """Run an engine file, or a model that is compiled first, and describe its outputs."""
     files, sizes = parse_files(inputs), parse_sizes(dim)
+    if output is not None:
+        console.check_output(output)
 
     engine = open_engine(model, threads)
     feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
@@ -59,14 +61,15 @@ def run_model(
         console.write(f"{name}  {text}")
 
 
-def open_engine(model: Path, threads: int | None) -> "Engine":
+def open_engine(model: Path, threads: int | None, *, verify: bool = True) -> "Engine":
     """Loads an engine file, or compiles a model."""
     import tilewright as tw
+    from tilewright.cli.progress import stages
 
     if model.suffix == ".tw":
-        return tw.load(model)
-    console.log(f"compiling {model}")
-    return tw.compile(model, target="cpu", threads=threads)
+        return tw.load(model, threads=threads)
+    with stages(model.name) as progress:
+        return tw.compile(model, threads=threads, verify=verify, progress=progress)
 
 
 def gather_feeds(
@@ -88,7 +91,11 @@ def gather_feeds(
     feeds.update((name, load_npy(file)) for name, file in files.items())
     if random:
         missing = [spec for spec in engine.inputs if spec.name not in feeds]
-        specs = [InputSpec.of(spec.name, spec.dtype, spec.shape) for spec in missing]
+        specs = [
+            InputSpec.of(spec.name, spec.dtype, spec.shape)
+            for spec in missing
+            if spec.shape is not None and spec.container == "tensor"
+        ]
         feeds.update(random_feeds(specs, sizes, seed))
     return feeds
 

@@ -1,7 +1,7 @@
 """``tilewright verify``: compares an engine with the NumPy reference on given or random inputs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,10 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.run import gather_feeds, open_engine
 
+if TYPE_CHECKING:
+    from tilewright.compiler.reproducer import Reproducer
+    from tilewright.compiler.verify import Verification
+
 
 def verify_model(
     model: Model,
@@ -28,20 +32,64 @@ def verify_model(
     inputs: Inputs = None,
     npz: Npz = None,
     dim: Dims = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random inputs.")] = 0,
     threads: Threads = None,
+    reproducer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where a small model that shows a fault is written."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare an engine's outputs with the reference's; exit code 1 when they differ too much."""
+    """Compare an engine's outputs with the reference's; exit code 1 when they differ too much.
+
+    A difference is traced to the first wrong value, its nodes and its kernel.
+    """
     files, sizes = parse_files(inputs), parse_sizes(dim)
 
-    from tilewright.compiler import verify
+    from tilewright.compiler.check import reproduce, verify
 
-    engine = open_engine(engine_file or model, threads)
-    feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes)
-    result = verify(model, engine, feeds)
+    engine = open_engine(engine_file or model, threads, verify=False)
+    feeds = None  # likely sizes are tried
+    if files or npz is not None or sizes:
+        feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
+    found = verify(model, engine, feeds, seed=seed)
+    small = reproduce(model, found, reproducer, engine) if reproducer is not None else None
     if as_json:
-        console.write_json(result)
+        console.write_json(_facts(found, small))
     else:
-        console.write(str(result))
-    if not result.passed:
+        console.write(str(found))
+        if small is not None:
+            console.write(f"reproducer: {small}")
+    if not found.passed:
         raise typer.Exit(1)
+
+
+def _facts(found: "Verification", small: "Reproducer | None") -> dict[str, object]:
+    fault = found.fault
+    return {
+        "passed": found.passed,
+        "max_error": found.max_error,
+        "sizes": found.symbols,
+        "outputs": [
+            {
+                "name": output.name,
+                "error": output.error,
+                "tolerance": output.tolerance,
+                "passed": output.passed,
+                "detail": output.detail,
+            }
+            for output in found.outputs
+        ],
+        "fault": None
+        if fault is None
+        else {
+            "value": fault.found.name,
+            "error": fault.found.error,
+            "nodes": fault.region.labels,
+            "inputs": fault.region.inputs,
+            "kernel": None if fault.kernel is None else fault.kernel.kernel,
+            "cause": fault.cause,
+            "detail": fault.detail,
+        },
+        "reproducer": small,
+    }

@@ -22,11 +22,13 @@ from pathlib import Path
 
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.compiler.compile_worker import CANNOT_WRITE
 from tilewright.core.errors import CacheError, InternalError
 
 Progress = Callable[[str, int, int], None]
 _MIN_MODULES_FOR_WORKERS = 12
 _HASH_BYTES = 32
+_TEMP_REMEDY = "free some space, or set TMPDIR to another folder"
 
 
 def default_folder() -> Path:
@@ -104,65 +106,87 @@ class ObjectCache:
         path = self._path(key)
         if path is None:
             return
+        scratch: Path | None = None
         try:
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=".object")
+            scratch = Path(name)
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(code).digest() + code)
-            os.replace(name, path)
+            scratch.replace(path)
         except OSError as error:
             raise CacheError(
                 f"cannot write the cache {path.parent}: {error.strerror}",
                 remedy="free some space, or set TILEWRIGHT_CACHE to another folder",
             ) from error
+        finally:
+            if scratch is not None:
+                scratch.unlink(missing_ok=True)
 
     # --- workers ---------------------------------------------------------------------------------
 
     def _in_workers(
         self, texts: Mapping[str, str], target: CpuTarget, report: Callable[[int], None]
     ) -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory(prefix="tilewright-") as scratch:
-            folder = Path(scratch)
-            for key, text in texts.items():
-                (folder / f"{key}.ll").write_text(text)
-            # The longest modules first, dealt out in turn, so that workers end together.
-            order = sorted(texts, key=lambda key: (-len(texts[key]), key))
-            jobs = min(self.jobs, len(order))
-            workers = [_start(folder, order[number::jobs], target) for number in range(jobs)]
-            try:
-                while any(worker.poll() is None for worker in workers):
-                    report(sum(1 for _ in folder.glob("*.o")))
-                    time.sleep(0.05)
-            finally:
-                for worker in workers:
-                    if worker.poll() is None:
-                        worker.terminate()
-                    worker.wait()
-            for worker in workers:
-                if worker.returncode:
-                    detail = (
-                        worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
-                    )
-                    raise InternalError(f"a compile worker failed: {detail[-2000:]}")
-                if worker.stderr:
-                    worker.stderr.close()
-            report(len(texts))
-            return {key: (folder / f"{key}.o").read_bytes() for key in texts}
+        try:
+            with tempfile.TemporaryDirectory(prefix="tilewright-") as scratch:
+                folder = Path(scratch)
+                for key, text in texts.items():
+                    (folder / f"{key}.ll").write_text(text)
+                # The longest modules first, dealt out in turn, so that workers end together.
+                order = sorted(texts, key=lambda key: (-len(texts[key]), key))
+                jobs = min(self.jobs, len(order))
+                _run_workers(
+                    folder, [order[number::jobs] for number in range(jobs)], target, report
+                )
+                report(len(texts))
+                return {key: (folder / f"{key}.o").read_bytes() for key in texts}
+        except OSError as error:
+            raise CacheError(
+                f"cannot write to {tempfile.gettempdir()}: {error.strerror}", remedy=_TEMP_REMEDY
+            ) from error
+
+
+def _run_workers(
+    folder: Path, shares: list[list[str]], target: CpuTarget, report: Callable[[int], None]
+) -> None:
+    """Compiles each share in a process of its own; all of them have ended on return."""
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for keys in shares:
+            workers.append(_start(folder, keys, target))  # noqa: PERF401 - what started must end
+        while any(worker.poll() is None for worker in workers):
+            report(sum(1 for _ in folder.glob("*.o")))
+            time.sleep(0.05)
+        for worker in workers:
+            _check(worker)
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.terminate()
+            worker.wait()
+            if worker.stderr:
+                worker.stderr.close()
+
+
+def _check(worker: subprocess.Popen[bytes]) -> None:
+    if not worker.returncode:
+        return
+    detail = worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
+    if worker.returncode == CANNOT_WRITE:
+        raise CacheError(detail.strip(), remedy=_TEMP_REMEDY)
+    raise InternalError(f"a compile worker failed ({worker.returncode}): {detail[-2000:]}")
 
 
 def _start(folder: Path, keys: list[str], target: CpuTarget) -> subprocess.Popen[bytes]:
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", "tilewright.compiler.compile_worker"],
-        stdin=_text_file(folder, json.dumps([str(folder), keys, asdict(target)])),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def _text_file(folder: Path, text: str) -> int:
-    handle, _ = tempfile.mkstemp(dir=folder, suffix=".json")
-    os.write(handle, text.encode())
-    os.lseek(handle, 0, os.SEEK_SET)
-    return handle
+    with tempfile.TemporaryFile(dir=folder) as task:
+        task.write(json.dumps([str(folder), keys, asdict(target)]).encode())
+        task.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tilewright.compiler.compile_worker"],
+            stdin=task,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )

@@ -1,0 +1,1 @@
+"""Text of what was decided and measured; computes nothing."""
