@@ -158,5 +158,11 @@ def _specs(names: list[str], buffers: Mapping[str, Buffer]) -> tuple[TensorSpec,
 def compile_objects(
     store: KernelStore, cache: ObjectCache, progress: Progress | None
 ) -> dict[str, bytes]:
-    """Object code of every kernel in the store, from the cache where it is there."""
-    return cache.compile_all(store.texts, store.target, progress)
+    """Object code of every module in the store, from the cache where it is there.
+
+    The cache knows modules by their text and target, whatever the store calls them.
+    """
+    keys = {name: module_key(text, store.target)[:32] for name, text in store.texts.items()}
+    texts = {keys[name]: text for name, text in store.texts.items()}
+    made = cache.compile_all(texts, store.target, progress)
+    return {name: made[key] for name, key in keys.items()}

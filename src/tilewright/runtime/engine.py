@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
 from tilewright.core.record import Decision
+from tilewright.report.profile import Profile
 from tilewright.runtime import engine_file
 from tilewright.runtime.cpu.host import missing_features
 from tilewright.runtime.cpu.native import NativeCode
@@ -136,8 +137,14 @@ class Engine:
             OutOfMemory: the memory plan does not fit into this machine.
             BadTarget: the engine is for another processor.
         """
-        executor = self._runnable()
-        given = {**(feeds or {}), **inputs}
+        return self._run(self._runnable(), {**(feeds or {}), **inputs})[0]
+
+    __call__ = run
+
+    def _run(
+        self, executor: Executor, given: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, int]]:
+        """The outputs, and the sizes of symbolic dims."""
         program = self._parts.program
         values, symbols = check_feeds(given, program.inputs, self._ranges)
         run = Run(values, symbols)
@@ -146,9 +153,7 @@ class Engine:
         owned = [array for array in given.values() if isinstance(array, np.ndarray)]
         for spec, value in zip(program.outputs, executor.outputs(program, run), strict=True):
             results[spec.name] = self._own(value, owned)
-        return results
-
-    __call__ = run
+        return results, run.symbols
 
     def _runnable(self) -> Executor:
         if self._executor is None:
@@ -185,6 +190,34 @@ class Engine:
                     max_workers=max(1, self.threads), thread_name_prefix="tilewright-submit"
                 )
             return self._submitter.submit(self.run, feeds, **inputs)
+
+    def profile(
+        self, feeds: Mapping[str, Any] | None = None, /, *, runs: int = 50, **inputs: Any
+    ) -> Profile:
+        """Measures where the time of a run goes.
+
+        Args:
+            feeds, **inputs: as for ``run``.
+            runs: how many runs are timed with profiling, and as many without.
+
+        Raises:
+            BadOption: ``runs`` is not positive.
+            UserError: see ``run``.
+        """
+        from tilewright.runtime.profile import profile_runs
+
+        if runs < 1:
+            raise BadOption(f"runs is {runs}", remedy="use a positive number")
+        given = {**(feeds or {}), **inputs}
+        sizes: dict[str, int] = {}
+        return profile_runs(
+            self._runnable(),
+            self.program,
+            lambda executor: sizes.update(self._run(executor, given)[1]),
+            runs=runs,
+            threads=self.threads,
+            symbols=lambda: sizes,
+        )
 
     # --- files -----------------------------------------------------------------------------------
 

@@ -35,10 +35,11 @@ from tilewright.runtime.program import (
     Repeat,
     Reshape,
     Segment,
+    Step,
     Sweep,
     TensorSpec,
 )
-from tilewright.runtime.segment import SegmentPlan, segment_symbols
+from tilewright.runtime.segment import Context, SegmentPlan, segment_symbols
 
 MAX_PLANS = 16
 Array = npt.NDArray[Any]
@@ -61,8 +62,8 @@ class Executor:
     """
 
     def __init__(self, constants: Mapping[str, Array], native: NativeCode) -> None:
-        self._constants = constants
-        self._native = native
+        self.constants = constants
+        self.native = native
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
         self._symbols: dict[int, tuple[str, ...]] = {}
         self._lock = Lock()
@@ -70,7 +71,7 @@ class Executor:
     def value(self, run: Run, name: str) -> Any:
         """A value that exists by now: computed, fed or constant."""
         found = run.values.get(name)
-        return self._constants[name] if found is None and name in self._constants else found
+        return self.constants[name] if found is None and name in self.constants else found
 
     def execute(self, program: Program, run: Run) -> None:
         """Runs all steps; results are in ``run.values``.
@@ -81,21 +82,25 @@ class Executor:
             ShapeMismatch: a data-dependent shape contradicts another.
         """
         for step in program.steps:
-            match step:
-                case Segment():
-                    self._segment(step, run)
-                case Bind():
-                    self._bind(step, run)
-                case Interpret():
-                    self._interpret(step, run)
-                case Reshape():
-                    self._reshape(step, run)
-                case Branch():
-                    control.branch(self, step, run)
-                case Repeat():
-                    control.repeat(self, step, run)
-                case Sweep():
-                    control.sweep(self, step, run)
+            self.step(step, run)
+
+    def step(self, step: Step, run: Run) -> None:
+        """Runs one step; a profiler overrides this to time it."""
+        match step:
+            case Segment():
+                self._segment(step, run)
+            case Bind():
+                self._bind(step, run)
+            case Interpret():
+                self._interpret(step, run)
+            case Reshape():
+                self._reshape(step, run)
+            case Branch():
+                control.branch(self, step, run)
+            case Repeat():
+                control.repeat(self, step, run)
+            case Sweep():
+                control.sweep(self, step, run)
 
     def outputs(self, program: Program, run: Run) -> list[Any]:
         """Values of a program's outputs, in order."""
@@ -114,7 +119,7 @@ class Executor:
             if found is not None:
                 self._plans.move_to_end(key)
                 return found
-        made = SegmentPlan(segment, dict(symbols), self._native.address)
+        made = SegmentPlan(segment, dict(symbols), self.native.address)
         with self._lock:
             found = self._plans.setdefault(key, made)
             while len(self._plans) > max(MAX_PLANS, 4 * len(self._symbols)):
@@ -132,7 +137,7 @@ class Executor:
         try:
             plan.bind(context, arrays)
             context.status[0] = 0
-            self._native.run(context)
+            self.launch(segment, context)
             failed = int(context.status[0])
         finally:
             plan.release(context)
@@ -143,6 +148,11 @@ class Executor:
                 node=" + ".join(call.sources),
                 remedy="check the index inputs against the sizes of the data",
             )
+
+    def launch(self, segment: Segment, context: Context) -> None:
+        """Runs a segment's kernels; a profiler overrides this to time them."""
+        del segment
+        self.native.run(context)
 
     def _input(self, run: Run, spec: TensorSpec) -> Array:
         array = self.value(run, spec.name)

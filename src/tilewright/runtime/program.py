@@ -9,7 +9,7 @@ Not here: memory offsets (runtime.plan), machine code (runtime.cpu).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,3 +196,15 @@ class Program:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     steps: tuple[Step, ...]
+
+
+def all_steps(program: Program) -> Iterator[Step]:
+    """Every step in order, those of sub-programs included."""
+    for step in program.steps:
+        yield step
+        match step:
+            case Branch():
+                yield from all_steps(step.then)
+                yield from all_steps(step.otherwise)
+            case Repeat() | Sweep():
+                yield from all_steps(step.body)

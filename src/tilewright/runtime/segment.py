@@ -168,6 +168,11 @@ class SegmentPlan:
         return self._external
 
 
+def num_rows(call: KernelCall) -> int:
+    """How many rows of the driver a call has, its loop's two included."""
+    return len(call.stages) + (0 if call.steps is None else 2)
+
+
 def segment_symbols(segment: Segment) -> tuple[str, ...]:
     """Names of all sizes that a plan of the segment depends on, sorted."""
     dims: list[Dim] = []

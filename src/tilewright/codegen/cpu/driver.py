@@ -1,15 +1,19 @@
 """The native driver: one function that runs all calls of a segment.
 
-Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status)`` in it.
+Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status)`` in it, and
+``tw_run_timed`` with a further ``ptr times``: one i64 a row, to which the row's nanoseconds are
+added.
 Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the
 rows between them, writing the step number where kernels read it.
-Guarantees: stops after the first call that reports an error in the status word.
+Guarantees: stops after the first call that reports an error in the status word; one look at the
+clock a row, so that the times of all rows add up to the time of the whole.
 Not here: the pool (pool), filling the rows (runtime.segment).
 """
 
 from __future__ import annotations
 
 from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, index
+from tilewright.codegen.cpu.pool import clock_ns
 
 ROW_BYTES = 64
 KIND, TARGET, ARGS, ITERATIONS, GRAIN, STEP_SLOT, STEPS = range(7)
@@ -17,11 +21,17 @@ CALL, LOOP, END = 0, 1, 2
 
 
 def add_driver(module: Module) -> None:
-    """Defines ``tw_run``; the module also defines or imports ``tw_pool_run``."""
-    b = module.function("tw_run", [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)])
+    """Defines both functions; the module also defines or imports ``tw_pool_run``."""
+    params = [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)]
+    _add_run(module.function("tw_run", params))
+    _add_run(module.function("tw_run_timed", [*params, ("times", PTR)]))
+
+
+def _add_run(b: Builder) -> None:
     count = b.params["count"]
     counter = b.alloca(I64)
     b.store(index(0), counter)
+    watch = _Watch(b) if "times" in b.params else None
     with b.forever() as done:
         at = b.load(I64, counter)
         _leave_if(b, b.icmp("sge", at, count), done)
@@ -43,6 +53,26 @@ def add_driver(module: Module) -> None:
             b.store(step, slot, 8)
             with b.when(b.icmp("slt", step, _word(b, row, STEPS))):
                 b.store(_word(b, row, TARGET), counter)
+        if watch is not None:
+            watch.charge(at)
+
+
+class _Watch:
+    """Adds the time since the last look at the clock to a row."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b = b
+        self._clock = b.alloca(I64, 2)
+        self._last = b.alloca(I64)
+        b.store(clock_ns(b, self._clock), self._last)
+
+    def charge(self, row: Value) -> None:
+        b = self._b
+        now = clock_ns(b, self._clock)
+        place = b.gep(b.params["times"], row, 8)
+        spent = b.sub(now, b.load(I64, self._last))
+        b.store(b.add(b.load(I64, place, 8), spent), place, 8)
+        b.store(now, self._last)
 
 
 def _call(b: Builder, row: Value) -> None:

@@ -119,7 +119,7 @@ def _pause(b: Builder) -> None:
         b.call("llvm.aarch64.hint", None, [constant(I32, 1)])  # yield
 
 
-def _clock_ns(b: Builder, place: Value) -> Value:
+def clock_ns(b: Builder, place: Value) -> Value:
     """Monotonic time in ns; ``place`` holds two i64."""
     monotonic = 6 if _is_macos(b.target) else 1
     b.call("clock_gettime", I32, [constant(I32, monotonic), place])
@@ -163,7 +163,7 @@ def _emit_wait(module: Module) -> None:
         with b.loop(0, _SPINS_A_CHECK):
             _return_if_new(b, slot, seen)
             _pause(b)
-        now = _clock_ns(b, clock)
+        now = clock_ns(b, clock)
         began = b.load(I64, start)
         is_first = b.icmp("eq", began, index(0))
         b.store(b.select(is_first, now, began), start)

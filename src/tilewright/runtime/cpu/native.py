@@ -12,6 +12,9 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tilewright.core.errors import CorruptEngine
 from tilewright.runtime.cpu.loader import LoadedObject, load_object
 from tilewright.runtime.cpu.threads import ThreadPool, shared_pool
@@ -36,6 +39,7 @@ class NativeCode:
         self._exports = exports
         self._pool: ThreadPool | None = None
         self._entry: Callable[..., Any] | None = None
+        self._timed_entry: Callable[..., Any] | None = None
         for key in exports:
             if key not in objects:
                 raise CorruptEngine(f"the code of kernel {key} is missing", remedy="build it again")
@@ -61,13 +65,27 @@ class NativeCode:
         rows = context.rows
         entry(handle, rows.ctypes.data, len(rows), context.status.ctypes.data)
 
+    def run_timed(self, context: Context, times: npt.NDArray[np.int64]) -> None:
+        """Executes a context's rows and adds each row's nanoseconds to ``times`` [rows]."""
+        if self._timed_entry is None:
+            self._timed_entry = self._load("tw_run_timed", 1)
+        handle = 0 if self._pool is None else self._pool.handle
+        rows = context.rows
+        status = context.status.ctypes.data
+        self._timed_entry(handle, rows.ctypes.data, len(rows), status, times.ctypes.data)
+
     def _start(self) -> Callable[..., Any]:
+        self._entry = self._load("tw_run", 0)
+        return self._entry
+
+    def _load(self, name: str, extra_pointers: int) -> Callable[..., Any]:
+        """A function of the driver; it takes the pool, rows, their count, the status and more."""
         pool_code, driver_code = (self._objects.get(name) for name in ("pool", "driver"))
         if pool_code is None or driver_code is None:
             raise CorruptEngine("the engine has no driver", remedy="build it again")
-        self._pool = shared_pool(pool_code, self.threads)
+        if self._pool is None:
+            self._pool = shared_pool(pool_code, self.threads)
         imports = {"tw_pool_run": self._pool.run_address}
-        driver = load_object(driver_code, ("tw_run",), imports)
+        driver = load_object(driver_code, (name,), imports)
         words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-        self._entry = driver.function("tw_run", None, *words)
-        return self._entry
+        return driver.function(name, None, *words, *(ctypes.c_void_p,) * extra_pointers)

@@ -1,0 +1,210 @@
+"""A profile: where the time of a run went.
+
+Input -> Output: ``Profile`` -> text lines, JSON values, a trace for Chrome and Perfetto.
+Guarantees: kernels, host steps and the runtime's own time are disjoint; their sum is the time of a
+profiled run.
+Not here: measuring (runtime.profile).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.core.errors import CacheError
+
+SCHEMA = "tilewright.profile/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """One kernel or host step; all times are of one run.
+
+    Attributes:
+        index: the kernel's number in the engine; -1 for a host step.
+        kind: ``kernel``, or the host step's kind.
+        name: for people.
+        sources: graph nodes computed.
+        microseconds: time of a run spent here.
+        share: of the time of a profiled run.
+        calls: how often it was called in a run.
+        iterations: parallel iterations of all stages in one call; 0 for a host step.
+    """
+
+    index: int
+    kind: str
+    name: str
+    sources: tuple[str, ...]
+    microseconds: float
+    share: float
+    calls: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One interval of one run; microseconds since the run began."""
+
+    kind: str
+    name: str
+    start_us: float
+    duration_us: float
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the time of a run went.
+
+    Attributes:
+        kernels: in order of the engine.
+        host: steps that ran on the host.
+        runtime_us: checking inputs, allocating and copying results, starting segments.
+        end_to_end_us: a run without profiling.
+        profiled_us: a run with profiling.
+        runs: how many of each kind were timed.
+        threads: of the engine.
+        sizes: of symbolic dims.
+        events: of one run, in order.
+    """
+
+    kernels: tuple[StepTime, ...]
+    host: tuple[StepTime, ...]
+    runtime_us: float
+    end_to_end_us: float
+    profiled_us: float
+    runs: int
+    threads: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+
+    @property
+    def kernels_us(self) -> float:
+        """Time in kernels."""
+        return sum(step.microseconds for step in self.kernels)
+
+    @property
+    def host_us(self) -> float:
+        """Time in host steps."""
+        return sum(step.microseconds for step in self.host)
+
+    @property
+    def sum_us(self) -> float:
+        """Time of all parts."""
+        return self.kernels_us + self.host_us + self.runtime_us
+
+    @property
+    def coverage(self) -> float:
+        """The sum of all parts over the time of a run without profiling."""
+        return self.sum_us / self.end_to_end_us if self.end_to_end_us else 1.0
+
+    @property
+    def overhead(self) -> float:
+        """How much slower a run is with profiling, as a fraction."""
+        return self.profiled_us / self.end_to_end_us - 1.0 if self.end_to_end_us else 0.0
+
+    def text(self, most: int = 20) -> str:
+        """Lines for a terminal: the totals, then the ``most`` expensive steps."""
+        return profile_text(self, most)
+
+    def json(self) -> dict[str, Any]:
+        """JSON values (see docs/explain.md)."""
+        return profile_json(self)
+
+    def trace(self, path: str | Path) -> None:
+        """Writes the run as a trace that chrome://tracing and Perfetto open.
+
+        Raises:
+            CacheError: the file cannot be written.
+        """
+        write_text(path, json.dumps(chrome_trace(self)))
+
+
+def profile_json(profile: Profile) -> dict[str, Any]:
+    """A profile as JSON values; events are left to the trace."""
+    body = asdict(profile)
+    del body["events"]
+    derived = {
+        "kernels_us": profile.kernels_us,
+        "host_us": profile.host_us,
+        "sum_us": profile.sum_us,
+        "coverage": profile.coverage,
+        "overhead": profile.overhead,
+    }
+    return {"schema": SCHEMA, **body, **derived}
+
+
+def profile_text(profile: Profile, most: int = 20) -> str:
+    """See ``Profile.text``."""
+    sizes = ", ".join(f"{name}={size}" for name, size in profile.sizes.items())
+    setting = ", ".join(
+        [f"{profile.runs} runs", f"{profile.threads} thread(s)", *([sizes] if sizes else [])]
+    )
+    totals = (
+        f"kernels {profile.kernels_us:.1f} us, host steps {profile.host_us:.1f} us, "
+        f"runtime {profile.runtime_us:.1f} us"
+    )
+    lines = [
+        f"end to end {profile.end_to_end_us:.1f} us ({setting})",
+        f"{totals}: together {profile.coverage:.1%} of end to end",
+        f"profiling makes a run {profile.overhead:+.1%} slower",
+        "",
+        f"{'us':>10} {'share':>6} {'calls':>5}  kernel",
+    ]
+    steps = sorted((*profile.kernels, *profile.host), key=lambda step: -step.microseconds)
+    for step in steps[:most]:
+        where = f"#{step.index} {step.name}" if step.index >= 0 else f"{step.kind} {step.name}"
+        lines.append(
+            f"{step.microseconds:10.1f} {step.share:6.1%} {step.calls:5d}  {where}"
+            f"  {shortened(step.sources)}"
+        )
+    if len(steps) > most:
+        rest = sum(step.microseconds for step in steps[most:])
+        lines.append(f"{rest:10.1f} {'':6} {'':5}  {len(steps) - most} more")
+    return "\n".join(lines)
+
+
+def shortened(sources: tuple[str, ...], most: int = 3) -> str:
+    """The first nodes of a kernel, and how many more there are."""
+    text = " + ".join(sources[:most])
+    return f"{text} + {len(sources) - most} more" if len(sources) > most else text
+
+
+def chrome_trace(profile: Profile) -> dict[str, Any]:
+    """One run in the Trace Event Format (complete events, microseconds)."""
+    names = {"process_name": "tilewright", "thread_name": "run"}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": key, "pid": 1, "tid": 1, "args": {"name": name}}
+        for key, name in names.items()
+    ]
+    events += [
+        {
+            "ph": "X",
+            "name": event.name,
+            "cat": event.kind,
+            "ts": round(event.start_us, 3),
+            "dur": round(event.duration_us, 3),
+            "pid": 1,
+            "tid": 1,
+            "args": {"nodes": list(event.sources)},
+        }
+        for event in profile.events
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a file.
+
+    Raises:
+        CacheError: it cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CacheError(
+            f"cannot write {path}: {error.strerror}", remedy="choose a folder that can be written"
+        ) from error

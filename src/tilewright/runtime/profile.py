@@ -1,0 +1,278 @@
+"""Measures where the time of a run goes, without changing what runs.
+
+Input -> Output: an executor, a program and checked inputs -> ``Profile``.
+Method: runs with and without the clock take turns and share plans and memory. The native driver
+looks at its clock once after each row, so kernel times add up to the time in native code; the
+reported times are means over the faster half of the runs, so parts still add up to wholes.
+Not here: rendering (report.profile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.report.profile import Event, Profile, StepTime
+from tilewright.runtime.executor import Executor, Run
+from tilewright.runtime.program import (
+    Bind,
+    Interpret,
+    KernelCall,
+    Program,
+    Reshape,
+    Segment,
+    Step,
+    all_steps,
+)
+from tilewright.runtime.segment import Context, SegmentPlan, num_rows
+
+_WARM_UP = 2
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one run gave, in nanoseconds.
+
+    Attributes:
+        launches: (segment's id, start, time of each row) of every segment that ran.
+        host: (step's id, start, duration, part of it outside of inner steps).
+        start, total: of the whole run.
+    """
+
+    launches: list[tuple[int, int, npt.NDArray[np.int64]]] = field(default_factory=list)
+    host: list[tuple[int, int, int, int]] = field(default_factory=list)
+    start: int = 0
+    total: int = 0
+
+
+class TimedExecutor(Executor):
+    """An executor that notes times; it shares plans and memory with the one that it is made of.
+
+    While a run is timed it only keeps numbers; ``Ledger`` makes sense of them afterwards.
+    """
+
+    def __init__(self, base: Executor) -> None:
+        super().__init__(base.constants, base.native)
+        self._base = base
+        self.sample = Sample()
+        self._charged = 0  # ns in steps that ended so far
+
+    def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
+        """The plan that the other executor uses."""
+        return self._base.plan(segment, symbols)
+
+    def step(self, step: Step, run: Run) -> None:
+        """Runs a step; the time of a host step is charged less what steps inside it were."""
+        if isinstance(step, Segment):
+            super().step(step, run)
+            return
+        before, start = self._charged, perf_counter_ns()
+        super().step(step, run)
+        duration = perf_counter_ns() - start
+        own = duration - (self._charged - before)
+        self._charged = before + duration
+        self.sample.host.append((id(step), start, duration, own))
+
+    def launch(self, segment: Segment, context: Context) -> None:
+        """Runs a segment's kernels with the driver that keeps time."""
+        times = np.zeros(len(context.rows), dtype=np.int64)
+        start = perf_counter_ns()
+        self.native.run_timed(context, times)
+        self._charged += perf_counter_ns() - start
+        self.sample.launches.append((id(segment), start, times))
+
+
+class Ledger:
+    """A sample by kernel and host step.
+
+    Attributes:
+        kernels, host: nanoseconds by the number of the call or step.
+        calls: how often each of them ran, by (kind, number).
+        events: (kind, number, start, duration).
+    """
+
+    def __init__(self, program: Program, sample: Sample) -> None:
+        self.kernels: dict[int, int] = {}
+        self.host: dict[int, int] = {}
+        self.calls: dict[tuple[str, int], int] = {}
+        self.events: list[tuple[str, int, int, int]] = [("run", 0, sample.start, sample.total)]
+        self.start, self.total = sample.start, sample.total
+        segments: dict[int, tuple[int, Segment]] = {}
+        steps: dict[int, int] = {}
+        count = 0
+        for number, step in enumerate(all_steps(program)):
+            steps[id(step)] = number
+            if isinstance(step, Segment):
+                segments[id(step)] = (count, step)
+                count += len(step.calls)
+        for key, start, duration, own in sample.host:
+            self._add("host", steps[key], start, duration, own)
+        for key, start, times in sample.launches:
+            first, segment = segments[key]
+            at, row = start, 0
+            for number, call in enumerate(segment.calls):
+                rows = num_rows(call)
+                spent = int(times[row : row + rows].sum())
+                self._add("kernel", first + number, at, spent, spent)
+                at, row = at + spent, row + rows
+
+    def _add(self, kind: str, number: int, start: int, duration: int, own: int) -> None:
+        times = self.kernels if kind == "kernel" else self.host
+        times[number] = times.get(number, 0) + own
+        self.calls[kind, number] = self.calls.get((kind, number), 0) + 1
+        self.events.append((kind, number, start, duration))
+
+
+def profile_runs(
+    executor: Executor,
+    program: Program,
+    run_with: Callable[[Executor], Any],
+    *,
+    runs: int,
+    threads: int,
+    symbols: Callable[[], Mapping[str, int]],
+) -> Profile:
+    """Times runs with and without the clock in turns.
+
+    Args:
+        executor: runs the program.
+        program: what it runs.
+        run_with: does one whole run with an executor, from the caller's arrays to results.
+        runs: timed runs of each kind.
+        threads: of the engine, for the record.
+        symbols: the sizes of a run's symbolic dims, once one has run.
+    """
+    timed = TimedExecutor(executor)
+    plain_ns: list[int] = []
+    samples: list[Sample] = []
+    for number in range(_WARM_UP + runs):
+        start = perf_counter_ns()
+        run_with(executor)
+        plain = perf_counter_ns() - start
+        timed.sample = sample = Sample()
+        sample.start = perf_counter_ns()
+        run_with(timed)
+        sample.total = perf_counter_ns() - sample.start
+        if number >= _WARM_UP:
+            plain_ns.append(plain)
+            samples.append(sample)
+    plain_ns = sorted(plain_ns)[: (runs + 1) // 2]
+    samples = sorted(samples, key=lambda sample: sample.total)[: (runs + 1) // 2]
+    ledgers = [Ledger(program, sample) for sample in samples]
+    return _summary(
+        program, ledgers, plain_us=_mean(plain_ns), runs=runs, threads=threads, sizes=symbols()
+    )
+
+
+def _mean(nanoseconds: list[int]) -> float:
+    return sum(nanoseconds) / len(nanoseconds) / 1e3
+
+
+def _summary(
+    program: Program,
+    samples: list[Ledger],
+    *,
+    plain_us: float,
+    runs: int,
+    threads: int,
+    sizes: Mapping[str, int],
+) -> Profile:
+    profiled_us = _mean([sample.total for sample in samples])
+    usual = samples[len(samples) // 2]
+    kernels: list[StepTime] = []
+    host: list[StepTime] = []
+    for number, call in enumerate(all_calls(program)):
+        spent = _mean([sample.kernels.get(number, 0) for sample in samples])
+        kernels.append(
+            StepTime(
+                index=number,
+                kind="kernel",
+                name=call.name,
+                sources=call.sources,
+                microseconds=spent,
+                share=spent / profiled_us,
+                calls=usual.calls.get(("kernel", number), 0),
+                iterations=_iterations(call, sizes),
+            )
+        )
+    for number, step in enumerate(all_steps(program)):
+        if isinstance(step, Segment):
+            continue
+        spent = _mean([sample.host.get(number, 0) for sample in samples])
+        host.append(
+            StepTime(
+                index=-1,
+                kind=type(step).__name__,
+                name=step_name(step),
+                sources=step_sources(step),
+                microseconds=spent,
+                share=spent / profiled_us,
+                calls=usual.calls.get(("host", number), 0),
+                iterations=0,
+            )
+        )
+    inside = sum(step.microseconds for step in (*kernels, *host))
+    return Profile(
+        kernels=tuple(kernels),
+        host=tuple(host),
+        runtime_us=profiled_us - inside,
+        end_to_end_us=plain_us,
+        profiled_us=profiled_us,
+        runs=runs,
+        threads=threads,
+        sizes=dict(sizes),
+        events=tuple(_events(program, usual)),
+    )
+
+
+def _iterations(call: KernelCall, sizes: Mapping[str, int]) -> int:
+    """Parallel iterations of one call; 0 where a size is only known while it runs."""
+    known = all(stage.iterations.symbols <= sizes.keys() for stage in call.stages)
+    return sum(stage.iterations.evaluate(sizes) for stage in call.stages) if known else 0
+
+
+def _events(program: Program, sample: Ledger) -> Iterator[Event]:
+    calls, steps = list(all_calls(program)), list(all_steps(program))
+    for kind, number, start, duration in sorted(sample.events, key=lambda event: event[2]):
+        name, sources = "run", tuple[str, ...]()
+        if kind == "kernel":
+            name, sources = f"#{number} {calls[number].name}", calls[number].sources
+        elif kind == "host":
+            name, sources = step_name(steps[number]), step_sources(steps[number])
+        yield Event(
+            kind=kind,
+            name=name,
+            start_us=(start - sample.start) / 1e3,
+            duration_us=duration / 1e3,
+            sources=sources,
+        )
+
+
+def all_calls(program: Program) -> Iterator[KernelCall]:
+    """Every kernel call of an engine in order; its position is the kernel's number."""
+    for step in all_steps(program):
+        if isinstance(step, Segment):
+            yield from step.calls
+
+
+def step_name(step: Step) -> str:
+    """What people call a host step."""
+    match step:
+        case Interpret():
+            return step.op_type
+        case Bind():
+            return step.function
+        case Reshape():
+            return step.target.name
+    return type(step).__name__
+
+
+def step_sources(step: Step) -> tuple[str, ...]:
+    """The graph nodes of a host step."""
+    node = getattr(step, "node", None)
+    return (node,) if isinstance(node, str) else ()

@@ -1,0 +1,148 @@
+"""Profiles: every part once, parts that add up, loops, traces; results stay what they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import tilewright as tw
+from tilewright.core.errors import BadOption, CacheError, ShapeMismatch
+from tilewright.runtime.executor import Run
+from tilewright.runtime.profile import TimedExecutor, all_calls
+from unit.compiler.models import compiled, feeds_of, network
+from unit.graph.models import model_of, node, tensor_info
+
+
+@pytest.fixture(scope="module")
+def engine() -> tw.Engine:
+    return compiled(network(), verify=False)
+
+
+def test_every_kernel_once_and_parts_that_add_up(engine: tw.Engine) -> None:
+    profile = engine.profile(feeds_of(), runs=5)
+    calls = list(all_calls(engine.program))
+    assert [step.index for step in profile.kernels] == list(range(len(calls)))
+    assert [step.sources for step in profile.kernels] == [call.sources for call in calls]
+    assert all(step.calls == 1 and step.iterations > 0 for step in profile.kernels)
+    assert all(step.microseconds > 0 for step in profile.kernels)
+    assert profile.sum_us == pytest.approx(profile.profiled_us)
+    shares = sum(step.share for step in (*profile.kernels, *profile.host))
+    assert shares + profile.runtime_us / profile.profiled_us == pytest.approx(1)
+    assert profile.runtime_us > 0
+    assert dict(profile.sizes) == {"batch": 2, "height": 6}
+
+
+def test_profiling_leaves_results_and_memory_alone(engine: tw.Engine) -> None:
+    feeds = feeds_of()
+    before = engine.run(feeds)
+    engine.profile(feeds, runs=1)
+    after = engine.run(feeds)
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name])
+    base = engine._runnable()
+    timed = TimedExecutor(base)
+    segment = next(step for step in engine.program.steps if hasattr(step, "calls"))
+    sizes = {"batch": 2, "height": 6}
+    assert timed.plan(segment, sizes) is base.plan(segment, sizes)
+
+
+def test_a_timed_run_computes_the_same(engine: tw.Engine) -> None:
+    feeds = feeds_of()
+    timed = TimedExecutor(engine._runnable())
+    run = Run(dict(feeds), {"batch": 2, "height": 6})
+    timed.execute(engine.program, run)
+    expected = engine.run(feeds)
+    for spec, value in zip(engine.outputs, timed.outputs(engine.program, run), strict=True):
+        np.testing.assert_array_equal(value, expected[spec.name])
+
+
+def test_kernels_in_a_loop_are_counted_and_the_loop_is_charged_for_the_rest() -> None:
+    body = helper.make_graph(
+        [
+            node("Mul", ["x_in", "two"], ["x_out"], name="double"),
+            node("Identity", ["going"], ["still"], name="keep"),
+        ],
+        "body",
+        [
+            tensor_info("i", (), TensorProto.INT64),
+            tensor_info("going", (), TensorProto.BOOL),
+            tensor_info("x_in", (4, 64)),
+        ],
+        [tensor_info("still", (), TensorProto.BOOL), tensor_info("x_out", (4, 64))],
+    )
+    model = model_of(
+        [node("Loop", ["trips", "", "x"], ["y"], name="loop", body=body)],
+        inputs=[tensor_info("x", (4, 64))],
+        outputs=["y"],
+        weights={"two": np.float32(2), "trips": np.int64(7)},
+        opset=21,
+    )
+    engine = compiled(model, verify=False)
+    profile = engine.profile({"x": np.ones((4, 64), np.float32)}, runs=3)
+    (kernel,) = [step for step in profile.kernels if "double" in step.sources]
+    assert kernel.calls == 7
+    (loop,) = [step for step in profile.host if step.kind == "Repeat"]
+    assert loop.calls == 1
+    assert loop.sources == ("loop",)
+    assert loop.microseconds > 0
+    assert profile.sum_us == pytest.approx(profile.profiled_us)
+
+
+def test_a_kernel_that_steps_is_charged_as_one() -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((1, 32, 4), np.float32),
+        "r": rng.standard_normal((1, 32, 8), np.float32),
+    }
+    model = model_of(
+        [node("LSTM", ["x", "w", "r"], ["y"], name="lstm", hidden_size=8)],
+        inputs=[tensor_info("x", (5, 2, 4))],
+        outputs=["y"],
+        weights=weights,
+        opset=21,
+    )
+    profile = compiled(model, verify=False).profile({"x": np.ones((5, 2, 4), np.float32)}, runs=2)
+    assert sum(step.calls for step in profile.kernels) == len(profile.kernels)
+    assert all(step.microseconds > 0 for step in profile.kernels)
+
+
+def test_a_trace_is_valid_and_its_events_lie_inside_the_run(
+    engine: tw.Engine, tmp_path: Path
+) -> None:
+    profile = engine.profile(feeds_of(), runs=3)
+    profile.trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    intervals = [event for event in events if event["ph"] == "X"]
+    run, *kernels = intervals
+    assert run["name"] == "run"
+    assert len(kernels) == len(profile.kernels)
+    end = run["ts"]
+    for event in kernels:
+        assert event["ts"] >= end - 0.01  # one after another
+        end = event["ts"] + event["dur"]
+        assert {"name", "cat", "ph", "ts", "dur", "pid", "tid"} <= event.keys()
+    assert end <= run["ts"] + run["dur"]
+    with pytest.raises(CacheError, match="cannot write"):
+        profile.trace(tmp_path / "missing" / "trace.json")
+
+
+def test_json_and_text_say_the_same(engine: tw.Engine) -> None:
+    profile = engine.profile(feeds_of(), runs=2)
+    document = json.loads(json.dumps(profile.json()))
+    assert document["schema"] == "tilewright.profile/1"
+    assert len(document["kernels"]) == len(profile.kernels)
+    assert document["sum_us"] == pytest.approx(profile.sum_us)
+    text = profile.text(most=1)
+    assert f"end to end {profile.end_to_end_us:.1f} us" in text
+    assert f"{len(profile.kernels) - 1} more" in text
+
+
+def test_wrong_arguments_are_refused(engine: tw.Engine) -> None:
+    with pytest.raises(BadOption, match="runs is 0"):
+        engine.profile(feeds_of(), runs=0)
+    with pytest.raises(ShapeMismatch):
+        engine.profile({}, runs=1)
