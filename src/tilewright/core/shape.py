@@ -2,39 +2,64 @@
 max.
 
 Input -> Output: names and integers -> canonical expressions; equal text means equal value.
-Guarantees: ``parse(str(dim)) == dim``; evaluation is exact; a division by zero evaluates to 0.
-Not here: shape rules of operators (graph.shapes); ranges are checked by the runtime.
+Guarantees: ``parse(str(dim)) == dim``; evaluation is exact; a division by zero evaluates to 0, but
+``n*d // d`` is ``n`` and ``d // d`` is 1 for every d.
+Bounds: a dim of more than 4 KiB of text, 100 levels or 256-bit factors is refused, so that
+hostile models and files cost no time.
+Not here: shape rules (graph.shapes), reading text (core.parse_dim), ranges (runtime.feeds).
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
-from tilewright.core.errors import InternalError
+from tilewright.core.errors import InternalError, InvalidModel
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
-_TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z_0-9]*)|`([^`]*)`|(//|[-+*%/(),]))")
-_FUNCTIONS = ("floordiv", "mod", "max", "min")
+_MAX_TEXT = 4_096
+_MAX_TERMS = 1_024
+_MAX_DEPTH = 100
+_MAX_BITS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Atom:
-    """A name (``op`` is empty) or an opaque function of two dims."""
+    """A name (``op`` is empty) or an opaque function of two dims; equal text means equal."""
 
     op: str
     name: str
     left: Dim | None = None
     right: Dim | None = None
+    text: str = field(init=False, repr=False)
+    depth: int = field(init=False, repr=False)
 
-    def __str__(self) -> str:
+    def __post_init__(self) -> None:
+        depth = 1 + max(part.depth if part is not None else 0 for part in (self.left, self.right))
+        if depth > _MAX_DEPTH:
+            raise _too_large(f"{depth} levels")
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "text", self._render())
+
+    def _render(self) -> str:
         if not self.op:
-            return self.name if _IDENTIFIER.match(self.name) else f"`{self.name}`"
+            plain = _IDENTIFIER.match(self.name)
+            return self.name if plain else "`" + self.name.replace("`", "``") + "`"
         if self.op == "floordiv":
             return f"floor({_grouped(self.left)}/{_grouped(self.right)})"
         return f"{self.op}({self.left}, {self.right})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 Monomial = tuple[Atom, ...]
@@ -45,11 +70,40 @@ def _grouped(dim: Dim | None) -> str:
     return f"({text})" if dim is not None and (len(dim.terms) > 1 or "*" in text) else text
 
 
-@dataclass(frozen=True, slots=True)
+def _too_large(what: str) -> InvalidModel:
+    return InvalidModel(
+        f"the expression of a symbolic size has {what}",
+        remedy="declare fixed sizes for the dims that the model computes with",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dim:
     """A canonical sum of integer multiples of products of atoms."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    text: str = field(init=False)
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = _sum_text(self.terms)
+        if len(text) > _MAX_TEXT:
+            raise _too_large(f"{len(text)} characters")
+        atoms = (atom.depth for monomial, _ in self.terms for atom in monomial)
+        object.__setattr__(self, "depth", max(atoms, default=0))
+        object.__setattr__(self, "text", text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Dim({self.text})"
 
     # --- construction ---------------------------------------------------------------------------
 
@@ -58,7 +112,8 @@ class Dim:
         """Returns an integer as a dim; a dim as it is."""
         if isinstance(value, Dim):
             return value
-        return Dim((((), int(value)),)) if value else Dim(())
+        number = operator.index(value)
+        return Dim((((), number),)) if number else Dim(())
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -112,8 +167,10 @@ class Dim:
 
     def __mul__(self, other: Dim | int) -> Dim:
         right = Dim.of(other)
+        if len(self.terms) * len(right.terms) > _MAX_TERMS:
+            raise _too_large(f"{len(self.terms)} times {len(right.terms)} terms")
         return _collect(
-            (tuple(sorted((*m1, *m2), key=str)), f1 * f2)
+            (tuple(sorted((*m1, *m2), key=_text)), f1 * f2)
             for m1, f1 in self.terms
             for m2, f2 in right.terms
         )
@@ -124,12 +181,7 @@ class Dim:
         return _floordiv(self, Dim.of(other))
 
     def __mod__(self, other: Dim | int) -> Dim:
-        divisor = Dim.of(other)
-        if self.is_const and divisor.is_const:
-            return Dim.of(self.const % divisor.const if divisor.const else 0)
-        if _divides(self, divisor) is not None:
-            return Dim.of(0)
-        return _function("mod", self, divisor)
+        return _modulo(self, Dim.of(other))
 
     def ceildiv(self, other: Dim | int) -> Dim:
         """Division rounded up."""
@@ -141,7 +193,7 @@ class Dim:
         difference = self - right
         if difference.is_const:
             return self if difference.const >= 0 else right
-        first, second = sorted((self, right), key=str)
+        first, second = sorted((self, right), key=_text)
         return _function("max", first, second)
 
     def min(self, other: Dim | int) -> Dim:
@@ -150,7 +202,7 @@ class Dim:
         difference = self - right
         if difference.is_const:
             return right if difference.const >= 0 else self
-        first, second = sorted((self, right), key=str)
+        first, second = sorted((self, right), key=_text)
         return _function("min", first, second)
 
     # --- evaluation -----------------------------------------------------------------------------
@@ -181,21 +233,6 @@ class Dim:
             total = total + product
         return total
 
-    def __str__(self) -> str:
-        if not self.terms:
-            return "0"
-        parts: list[str] = []
-        for monomial, factor in self.terms:
-            names = "*".join(str(atom) for atom in monomial)
-            size = abs(factor)
-            body = str(size) if not monomial else names if size == 1 else f"{size}*{names}"
-            sign = "-" if factor < 0 else "+" if parts else ""
-            parts.append(f"{sign}{body}")
-        return "".join(parts)
-
-    def __repr__(self) -> str:
-        return f"Dim({self})"
-
 
 def product(dims: Iterable[Dim | int]) -> Dim:
     """Returns the product of dims; 1 for none."""
@@ -219,12 +256,31 @@ def _symbols(dim: Dim) -> frozenset[str]:
     return frozenset(names)
 
 
+def _text(part: Atom | Dim) -> str:
+    return part.text
+
+
+def _sum_text(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    if not terms:
+        return "0"
+    parts: list[str] = []
+    for monomial, factor in terms:
+        names = "*".join([atom.text for atom in monomial])
+        size = abs(factor)
+        if size.bit_length() > _MAX_BITS:
+            raise _too_large(f"a factor of {size.bit_length()} bits")
+        body = str(size) if not monomial else names if size == 1 else f"{size}*{names}"
+        sign = "-" if factor < 0 else "+" if parts else ""
+        parts.append(f"{sign}{body}")
+    return "".join(parts)
+
+
 def _collect(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     sums: dict[Monomial, int] = {}
     for monomial, factor in terms:
         sums[monomial] = sums.get(monomial, 0) + factor
     kept = [(monomial, factor) for monomial, factor in sums.items() if factor]
-    return Dim(tuple(sorted(kept, key=lambda term: (-len(term[0]), [str(a) for a in term[0]]))))
+    return Dim(tuple(sorted(kept, key=lambda term: (-len(term[0]), [a.text for a in term[0]]))))
 
 
 def _function(op: str, left: Dim, right: Dim) -> Dim:
@@ -249,23 +305,29 @@ def _divides(dim: Dim, divisor: Dim) -> Dim | None:
     return _collect(result)
 
 
-def _floordiv(dim: Dim, divisor: Dim) -> Dim:
-    if divisor.is_const and divisor.const == 1:
-        return dim
+def _modulo(dim: Dim, divisor: Dim) -> Dim:
+    if not divisor.terms or _divides(dim, divisor) is not None:
+        return Dim.of(0)
+    if divisor.is_const and divisor.const > 0:
+        dim = _collect((monomial, factor % divisor.const) for monomial, factor in dim.terms)
     if dim.is_const and divisor.is_const:
-        return Dim.of(dim.const // divisor.const if divisor.const else 0)
+        return Dim.of(dim.const % divisor.const)
+    return _function("mod", dim, divisor)
+
+
+def _floordiv(dim: Dim, divisor: Dim) -> Dim:
+    if not divisor.terms:
+        return divisor
+    if dim.is_const and divisor.is_const:
+        return Dim.of(dim.const // divisor.const)
     exact = _divides(dim, divisor)
     if exact is not None:
         return exact
     if divisor.is_const and divisor.const > 0:
         number = divisor.const
         whole = _collect((m, f // number) for m, f in dim.terms if f % number == 0 or not m)
-        rest = _collect(
-            (m, f % number if not m else f) for m, f in dim.terms if f % number or not m
-        )
-        rest = _collect((m, f) for m, f in rest.terms if m or f)
-        if whole.terms and rest != dim:
-            return whole + _floordiv(rest, divisor)
+        if whole.terms:
+            return whole + _floordiv(dim - whole * number, divisor)
     return _function("floordiv", dim, divisor)
 
 
@@ -298,99 +360,3 @@ _APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {
     "max": lambda left, right: left.max(right),
     "min": lambda left, right: left.min(right),
 }
-
-
-class _Parser:
-    """Recursive descent over ``+ - * // % floor(a/b) ceil(a/b) floordiv() mod() max() min()``."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.tokens, position = text, [], 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None or len(self.tokens) > 4096:
-                raise ValueError(f"not a dimension: {text[:80]!r}")
-            number, name, quoted, sign = match.groups()
-            kind = "int" if number else "sign" if sign else "name"
-            self.tokens.append((kind, number or sign or (name if quoted is None else quoted)))
-            position = match.end()
-        self.position, self.depth = 0, 0
-
-    tokens: list[tuple[str, str]]
-
-    def peek(self) -> tuple[str, str]:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ("end", "")
-
-    def take(self, sign: str | None = None) -> str:
-        kind, text = self.peek()
-        if kind == "end" or (sign is not None and (kind, text) != ("sign", sign)):
-            raise ValueError(f"not a dimension: {self.text[:80]!r}")
-        self.position += 1
-        return text
-
-    def sum(self) -> Dim:
-        self.depth += 1
-        if self.depth > 64:
-            raise ValueError("a dimension is nested too deeply")
-        value = self.term()
-        while self.peek() in (("sign", "+"), ("sign", "-")):
-            value = value + self.term() if self.take() == "+" else value - self.term()
-        self.depth -= 1
-        return value
-
-    def term(self) -> Dim:
-        value = self.factor()
-        while self.peek()[0] == "sign" and self.peek()[1] in ("*", "//", "%"):
-            sign = self.take()
-            right = self.factor()
-            value = (
-                value * right if sign == "*" else value % right if sign == "%" else value // right
-            )
-        return value
-
-    def factor(self) -> Dim:
-        kind, text = self.peek()
-        if (kind, text) == ("sign", "-"):
-            self.take()
-            return -self.factor()
-        if (kind, text) == ("sign", "("):
-            self.take()
-            value = self.sum()
-            self.take(")")
-            return value
-        self.take()
-        if kind == "int":
-            return Dim.of(int(text))
-        if kind != "name":
-            raise ValueError(f"not a dimension: {self.text[:80]!r}")
-        if self.peek() == ("sign", "(") and text in (*_FUNCTIONS, "floor", "ceil"):
-            return self.call(text)
-        return Dim.symbol(text)
-
-    def call(self, name: str) -> Dim:
-        self.take("(")
-        arguments = [self.sum()]
-        if self.peek() == ("sign", "/") and name in ("floor", "ceil"):
-            self.take()
-            arguments.append(self.factor())
-        while self.peek() == ("sign", ","):
-            self.take()
-            arguments.append(self.sum())
-        self.take(")")
-        if name in ("floor", "ceil") and len(arguments) == 1:
-            return arguments[0]
-        if name == "floor":
-            name = "floordiv"
-        return reduce(_APPLY[name] if name != "ceil" else Dim.ceildiv, arguments)
-
-
-def parse(text: str) -> Dim:
-    """Reads a dim from its text; ``/`` is only read as ``floor(a/b)`` or ``ceil(a/b)``.
-
-    Raises:
-        ValueError: the text is no such expression.
-    """
-    parser = _Parser(text)
-    value = parser.sum()
-    if parser.peek()[0] != "end":
-        raise ValueError(f"not a dimension: {text[:80]!r}")
-    return value

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from tilewright.core import dtypes, shape
+from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
+from tilewright.core.parse_dim import parse
 from tilewright.core.shape import Dim
 from tilewright.graph.view import GraphView, NodeView, ValueView
 
@@ -95,7 +96,7 @@ def dimension(dim: int | ir.SymbolicDim, fallback: str) -> Dim:
     if len(text) > _MAX_EXPRESSION_CHARS or text.count("*") > _MAX_EXPRESSION_PRODUCTS:
         return Dim.symbol(text.replace("`", "'"))
     try:
-        return shape.parse(text)
+        return parse(text)
     except ValueError:
         return Dim.symbol(text.replace("`", "'"))
 

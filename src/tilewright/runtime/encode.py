@@ -19,7 +19,8 @@ from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import CorruptEngine
 from tilewright.core.record import Decision
-from tilewright.core.shape import Dim, parse
+from tilewright.core.parse_dim import parse
+from tilewright.core.shape import Dim
 from tilewright.runtime import program
 
 _CLASSES: dict[str, Any] = {

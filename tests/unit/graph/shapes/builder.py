@@ -10,7 +10,8 @@ import numpy as np
 
 from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
-from tilewright.core.shape import Dim, parse
+from tilewright.core.parse_dim import parse
+from tilewright.core.shape import Dim
 from tilewright.graph.info import NodeInfo, TensorInfo
 from tilewright.graph.shapes import Inference, infer
 from tilewright.graph.view import GraphView, NodeView, ValueView

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.core.shape import Dim, parse, product
+from tilewright.core.parse_dim import parse
+from tilewright.core.shape import Dim, product
 from tilewright.graph.shapes.algebra import (
     Facts,
     divide_sizes,
