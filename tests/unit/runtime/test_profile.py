@@ -13,6 +13,7 @@ import tilewright as tw
 from tilewright.core.errors import BadOption, CacheError, ShapeMismatch
 from tilewright.runtime.executor import Run
 from tilewright.runtime.profile import TimedExecutor, all_calls
+from tilewright.runtime.program import Segment
 from unit.compiler.models import compiled, feeds_of, network
 from unit.graph.models import model_of, node, tensor_info
 
@@ -45,7 +46,7 @@ def test_profiling_leaves_results_and_memory_alone(engine: tw.Engine) -> None:
         np.testing.assert_array_equal(value, after[name])
     base = engine._runnable()
     timed = TimedExecutor(base)
-    segment = next(step for step in engine.program.steps if hasattr(step, "calls"))
+    segment = next(step for step in engine.program.steps if isinstance(step, Segment))
     sizes = {"batch": 2, "height": 6}
     assert timed.plan(segment, sizes) is base.plan(segment, sizes)
 
