@@ -35,6 +35,9 @@ def read_picture(
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(min=1, help="Times each runtime reads.")] = 5,
     folder: Annotated[Path, typer.Option(help="Where the engine files go.")] = Path("build/demo"),
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Compile again instead of loading engine files.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Read a picture of text with three compiled networks, side by side with ONNX Runtime."""
@@ -49,6 +52,7 @@ def read_picture(
         folder=folder,
         repeats=repeats,
         progress=console.log,
+        rebuild=rebuild,
     )
     if as_json:
         console.write_json(result)
@@ -76,7 +80,7 @@ def _print_result(result: "Result") -> None:
     for side in result.sides:
         console.write(
             f"{side.runtime} {side.version}: {result.threads} thread(s), {side.precision}, "
-            f"prepared in {side.prepare_s:.2f} s"
+            f"{side.how} in {side.prepare_s:.2f} s"
         )
     for side in result.sides:
         if side.runtime == "tilewright":

@@ -1,6 +1,6 @@
 """Shows the stages of a build on stderr while it runs, if that is a terminal.
 
-Guarantees: nothing is written where stderr is a file or a pipe; the bar is gone when the block ends.
+Guarantees: nothing is written where stderr is a file or a pipe; the bar vanishes at the end.
 """
 
 import sys

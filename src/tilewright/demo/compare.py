@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from tilewright import UserError
 from tilewright.demo.networks import CLASSIFIER, DETECTOR, NETWORKS, RECOGNISER, locate
 from tilewright.demo.reader import Line, Page, Reader, alphabet_of
-from tilewright.demo.runners import PRECISION, PREPARE, prepare_onnxruntime, version_of
+from tilewright.demo.runners import PRECISION, PREPARE, Prepared, forget_engines, version_of
 
 STAGES = (DETECTOR.name, CLASSIFIER.name, RECOGNISER.name, "other")
 PAUSE_S = 0.05  # the threads of the runtime that ran last stop spinning meanwhile
@@ -23,12 +23,16 @@ PAUSE_S = 0.05  # the threads of the runtime that ran last stop spinning meanwhi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One runtime's share of the result; ``stage_s`` has the seconds of each of ``STAGES``."""
+    """One runtime's share of the result; ``stage_s`` has the seconds of each of ``STAGES``.
+
+    ``how`` says whether its networks were compiled, loaded or opened in ``prepare_s`` seconds.
+    """
 
     runtime: str
     version: str
     precision: str
     prepare_s: float
+    how: str
     files: Sequence[Path]
     lines: Sequence[Line]
     stage_s: Mapping[str, float]
@@ -68,6 +72,7 @@ def compare(
     folder: Path,
     repeats: int,
     progress: Callable[[str], None],
+    rebuild: bool = False,
 ) -> Result:
     """Reads ``picture`` with every one of ``runtimes``.
 
@@ -79,6 +84,7 @@ def compare(
         folder: where engine files go; it is made if need be.
         repeats: how often each runtime reads the picture.
         progress: is told what goes on.
+        rebuild: compile again even where the folder has the engines.
 
     Raises:
         UserError: the picture or a network cannot be had, or a runtime is unknown or missing.
@@ -88,28 +94,22 @@ def compare(
         raise UserError(f"no such runtime: {', '.join(unknown)}", remedy=f"one of {list(PREPARE)}")
     folder.mkdir(parents=True, exist_ok=True)
     models = [locate(network) for network in NETWORKS]
-    # The engine does not hand out a model's metadata, so ONNX Runtime reads the alphabet from them.
-    alphabet = alphabet_of(prepare_onnxruntime(locate(RECOGNISER), 1, folder).metadata)
-    readers: dict[str, Reader] = {}
-    prepared_s: dict[str, float] = {}
-    files: dict[str, list[Path]] = {}
+    if rebuild:
+        forget_engines(folder, models)
+    prepared: dict[str, list[Prepared]] = {}
     for name in runtimes:
         progress(f"{name}: preparing {len(models)} networks")
-        prepared = [PREPARE[name](model, threads, folder) for model in models]
-        detect, classify, recognise = (network.run for network in prepared)
-        readers[name] = Reader(
-            detect=detect, classify=classify, recognise=recognise, alphabet=alphabet
-        )
-        prepared_s[name] = sum(network.prepare_s for network in prepared)
-        files[name] = [network.file for network in prepared]
+        prepared[name] = [PREPARE[name](model, threads, folder) for model in models]
+    readers = {name: _reader(networks) for name, networks in prepared.items()}
     pages = _take_turns(readers, image, repeats, progress)
     sides = [
         Side(
             runtime=name,
             version=version_of(name),
             precision=PRECISION,
-            prepare_s=prepared_s[name],
-            files=files[name],
+            prepare_s=sum(network.prepare_s for network in prepared[name]),
+            how=prepared[name][-1].how,
+            files=[network.file for network in prepared[name]],
             lines=pages[name][0].lines,
             stage_s=_fastest(pages[name]),
         )
@@ -117,6 +117,16 @@ def compare(
     ]
     mistakes = [mistake for side in sides for mistake in _mistakes(side, expected)]
     return Result(picture=picture, threads=threads, sides=sides, mistakes=mistakes)
+
+
+def _reader(networks: Sequence[Prepared]) -> Reader:
+    detect, classify, recognise = networks
+    return Reader(
+        detect=detect.run,
+        classify=classify.run,
+        recognise=recognise.run,
+        alphabet=alphabet_of(recognise.metadata),
+    )
 
 
 def open_picture(path: Path) -> Image.Image:

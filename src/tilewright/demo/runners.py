@@ -8,13 +8,14 @@ Not here: what the networks are for (reader).
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from tilewright.core.errors import BadTarget, CorruptEngine
 from tilewright.demo.reader import Arrays, Feeds, Runner
 
 PRECISION = "fp32"
@@ -22,10 +23,11 @@ PRECISION = "fp32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A network ready to run."""
+    """A network ready to run; ``how`` says where it comes from."""
 
     run: Runner
     prepare_s: float
+    how: str
     file: Path
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -34,13 +36,39 @@ Prepare = Callable[[Path, int, Path], Prepared]  # model, threads, folder for en
 
 
 def prepare_tilewright(model: Path, threads: int, folder: Path) -> Prepared:
-    """Compiles a network, saves the engine in ``folder`` and loads it from there, as users do."""
+    """Loads the engine of a network from ``folder``; compiles and saves it where there is none."""
     start = time.perf_counter()
-    engine_file = folder / f"{model.stem}.tw"
-    tw.compile(model, target="cpu", precision=PRECISION, threads=threads).save(engine_file)
-    engine = tw.load(engine_file)
+    file = engine_file(folder, model)
+    engine, how = load_engine(file, threads), "loaded"
+    if engine is None:
+        engine = tw.compile(model, target="cpu", precision=PRECISION, threads=threads)
+        engine.save(file)
+        how = "compiled"
     seconds = time.perf_counter() - start
-    return Prepared(run=engine.run, prepare_s=seconds, file=engine_file)
+    return Prepared(run=engine.run, prepare_s=seconds, how=how, file=file, metadata=engine.metadata)
+
+
+def engine_file(folder: Path, model: Path) -> Path:
+    """Where the engine of a network is kept."""
+    return folder / f"{model.stem}.tw"
+
+
+def forget_engines(folder: Path, models: Sequence[Path]) -> None:
+    """Removes the engines of networks, so that they are compiled again."""
+    for model in models:
+        engine_file(folder, model).unlink(missing_ok=True)
+
+
+def load_engine(file: Path, threads: int) -> tw.Engine | None:
+    """Loads an engine that this version made for this machine, None where there is none."""
+    if not file.is_file():
+        return None
+    try:
+        engine = tw.load(file, threads=threads)
+    except (CorruptEngine, BadTarget):
+        return None
+    is_ours = engine.info.get("tilewright") == tw.__version__
+    return engine if is_ours and engine.info.get("precision") == PRECISION else None
 
 
 def prepare_onnxruntime(model: Path, threads: int, folder: Path) -> Prepared:
@@ -61,7 +89,7 @@ def prepare_onnxruntime(model: Path, threads: int, folder: Path) -> Prepared:
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
     metadata = dict(session.get_modelmeta().custom_metadata_map)
-    return Prepared(run=run, prepare_s=seconds, file=model, metadata=metadata)
+    return Prepared(run=run, prepare_s=seconds, how="opened", file=model, metadata=metadata)
 
 
 def import_onnxruntime() -> object:

@@ -1,6 +1,6 @@
 """What was built, as lines of text.
 
-Input -> Output: an engine's facts -> (label, text) pairs, in the order in which a person wants them.
+Input -> Output: an engine's facts -> (label, text) pairs in the order in which a person reads.
 Not here: gathering the facts (runtime.engine), printing (cli).
 """
 
