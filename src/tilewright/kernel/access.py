@@ -1,7 +1,9 @@
 """How a kernel touches memory, and how much it does.
 
 Input -> Output: an index and a shape -> a linear index, a stride; a kernel -> bytes and operations.
-Guarantees: counts are formulas of the symbols; compulsory traffic only (each buffer once).
+Guarantees: counts are formulas of the symbols. Bytes are compulsory traffic: each element that can
+be reached, once, in the type that it is stored in. Operations are those on loaded values: address
+arithmetic, masks of padding, choices and conversions are not work.
 Not here: the affine form itself (kernel.affine); caches and rooflines (hw).
 """
 
@@ -10,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.core.dtypes import INT64
+from tilewright.core.dtypes import INT8, INT32, INT64, DType
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import affine, row_major
 from tilewright.kernel.ir import (
     Buffer,
     Call,
+    Cast,
     Expr,
     Kernel,
     Load,
@@ -25,18 +28,24 @@ from tilewright.kernel.ir import (
     dim_value,
     walk,
 )
-from tilewright.kernel.text import store_roots
 
-# Integer index arithmetic and choices are not floating-point or tensor work.
 _FREE = frozenset(("select", "checked_index"))
+_ONE = Dim.of(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Compulsory traffic in bytes, and arithmetic operations."""
+    """Compulsory traffic in bytes, and arithmetic operations.
+
+    Attributes:
+        bytes_read, bytes_written: of all buffers together.
+        traffic: bytes of each buffer of the kernel; 0 for its private temporaries.
+        flops: operations; a multiplication and an addition are two.
+    """
 
     bytes_read: Dim
     bytes_written: Dim
+    traffic: Mapping[str, Dim]
     flops: Dim
 
 
@@ -55,20 +64,54 @@ def stride_of(expr: Expr, axis: str) -> Dim | None:
 
 def count(kernel: Kernel) -> Counts:
     """Bytes of each buffer loaded or stored, once; operations on values times iterations."""
-    written = {store.buffer for stage in kernel.stages for store in stage.stores}
-    read = _loaded(kernel) - {buffer.name for buffer in kernel.temporaries}
-    own = written - {buffer.name for buffer in kernel.temporaries}
+    private = {buffer.name for buffer in kernel.temporaries}
+    own = {store.buffer for stage in kernel.stages for store in stage.stores} - private
+    buffers = {buffer.name: buffer for buffer in kernel.buffers}
+    traffic = {name: Dim.of(0) for name in buffers}
+    for name in own:
+        traffic[name] = buffer_bytes(buffers[name])
+    read = Dim.of(0)
+    for name, elements in sorted(_reached(kernel, buffers).items()):
+        if name not in own and name not in private:
+            traffic[name] = elements * buffers[name].dtype.storage_bytes
+            read = read + traffic[name]
     flops = Dim.of(0)
     for stage in kernel.stages:
         flops = flops + _stage_flops(stage)
     if kernel.steps is not None:
         flops = flops * kernel.steps.extent
-    buffers = {buffer.name: buffer for buffer in kernel.buffers}
     return Counts(
-        bytes_read=_bytes(buffers, read - own),
-        bytes_written=_bytes(buffers, own),
+        bytes_read=read,
+        bytes_written=sum((traffic[name] for name in sorted(own)), Dim.of(0)),
+        traffic=traffic,
         flops=flops,
     )
+
+
+def compute_dtype(kernel: Kernel) -> DType:
+    """The type whose peak bounds the kernel: that of the factors of a contraction, else of the
+    first result.
+
+    Factors of 8-bit integers count as such, although they are widened before they are multiplied.
+    """
+    for node in walk(*_value_roots(kernel)):
+        if isinstance(node, Reduce) and node.combiner == "sum":
+            for part in walk(node.body):
+                if isinstance(part, Call) and part.op == "mul" and part in _factors(node.body):
+                    return _factor_type(part)
+    return kernel.outputs[0].dtype
+
+
+def _factors(body: Expr) -> tuple[Expr, ...]:
+    while isinstance(body, Cast):
+        body = body.arg
+    return (body,)
+
+
+def _factor_type(product_node: Call) -> DType:
+    loaded = [node for node in _loads((product_node,)) if not node.dtype.is_float]
+    is_small = loaded and all(node.dtype.storage_bytes == 1 for node in loaded)
+    return INT8 if product_node.dtype is INT32 and is_small else product_node.dtype
 
 
 def buffer_bytes(buffer: Buffer) -> Dim:
@@ -76,29 +119,69 @@ def buffer_bytes(buffer: Buffer) -> Dim:
     return product(buffer.shape) * buffer.dtype.storage_bytes
 
 
-def _bytes(buffers: Mapping[str, Buffer], names: Iterable[str]) -> Dim:
-    total = Dim.of(0)
-    for name in sorted(names):
-        total = total + buffer_bytes(buffers[name])
-    return total
-
-
-def _loaded(kernel: Kernel) -> set[str]:
+def _value_roots(kernel: Kernel) -> list[Expr]:
     stores = [store for stage in kernel.stages for store in stage.stores]
-    roots = [root for store in stores for root in store_roots(store)]
-    return {node.buffer for node in walk(*roots) if isinstance(node, Load)}
+    return [root for store in stores for root in store.roots]
+
+
+def _loads(roots: Iterable[Expr]) -> list[Load]:
+    return [node for node in walk(*roots) if isinstance(node, Load)]
+
+
+def _reached(kernel: Kernel, buffers: Mapping[str, Buffer]) -> dict[str, Dim]:
+    """Elements of each loaded buffer that the kernel's loads can reach."""
+    extents = _extents(kernel)
+    totals: dict[str, Dim] = {}
+    for load in _loads(_value_roots(kernel)):
+        shape = buffers[load.buffer].shape
+        whole = product(shape)
+        reached = product(
+            _distinct(part, size, extents) for part, size in zip(load.index, shape, strict=True)
+        )
+        before = totals.get(load.buffer)
+        if reached != whole and before is not None and before != whole:
+            reached = (reached + before).min(whole)
+        totals[load.buffer] = whole if before == whole else reached
+    return totals
+
+
+def _extents(kernel: Kernel) -> dict[str, Dim]:
+    axes = [axis for stage in kernel.stages for axis in stage.axes]
+    axes += [] if kernel.steps is None else [kernel.steps]
+    for node in walk(*_value_roots(kernel)):
+        if isinstance(node, Reduce):
+            axes += node.axes
+    return {axis.name: axis.extent for axis in axes}
+
+
+def _distinct(part: Expr, size: Dim, extents: Mapping[str, Dim]) -> Dim:
+    """How many different indices of a dim of this size an index expression can have.
+
+    Sums of several axes (windows, joined dims) are taken to reach all of it.
+    """
+    names = [name for name in sorted(part.free_axes) if extents[name] != _ONE]
+    if len(names) > 1 and not affine(part).rest:
+        return size
+    return product(extents[name] for name in names).min(size)
 
 
 def _stage_flops(stage: Stage) -> Dim:
     """Each distinct operation, over the axes that it depends on (shared work is done once)."""
     extents = {axis.name: axis.extent for axis in stage.axes}
     values = walk(*(store.value for store in stage.stores))
+    loaded: set[int] = set()
+    indices: set[int] = set()
     for node in values:
         if isinstance(node, Reduce):
             extents.update({axis.name: axis.extent for axis in node.axes})
-    indices = {id(part) for node in values if isinstance(node, Load) for part in walk(*node.index)}
+        if isinstance(node, Load):
+            indices.update(id(part) for part in walk(*node.index))
+        if isinstance(node, Load) or any(id(child) in loaded for child in node.children):
+            loaded.add(id(node))
     total = Dim.of(0)
     for node in values:
+        if id(node) not in loaded:
+            continue
         if isinstance(node, Reduce):
             names = {axis.name for axis in node.axes} | node.free_axes
             total = total + product(extents[name] for name in sorted(names) if name in extents)

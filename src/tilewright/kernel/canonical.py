@@ -32,7 +32,7 @@ from tilewright.kernel.ir import (
     reduce_axes,
     walk,
 )
-from tilewright.kernel.text import print_kernel, store_roots
+from tilewright.kernel.text import print_kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,21 +132,11 @@ class _Renamer:
         return self._done[key]
 
     def stage(self, stage: Stage, axes: tuple[Axis, ...], names: Mapping[str, str]) -> Stage:
-        stores = tuple(
-            replace(
-                store,
-                buffer=self.buffers.get(store.buffer, store.buffer),
-                index=tuple(self.expr(part, names) for part in store.index),
-                value=self.expr(store.value, names),
-                guard=None if store.guard is None else self.expr(store.guard, names),
-            )
-            for store in stage.stores
+        stores = (store.mapped(lambda part: self.expr(part, names)) for store in stage.stores)
+        return Stage(
+            axes,
+            tuple(replace(s, buffer=self.buffers.get(s.buffer, s.buffer)) for s in stores),
         )
-        return Stage(axes, stores)
-
-
-def _roots(stage: Stage) -> list[Expr]:
-    return [root for store in stage.stores for root in store_roots(store)]
 
 
 def _merge_reductions(kernel: Kernel) -> Kernel:
@@ -154,7 +144,7 @@ def _merge_reductions(kernel: Kernel) -> Kernel:
     stages = []
     for stage in kernel.stages:
         heights: dict[int, int] = {}
-        for node in walk(*_roots(stage)):
+        for node in walk(*stage.roots):
             own = len(node.axes) if isinstance(node, Reduce) else 0
             heights[id(node)] = own + max((heights[id(part)] for part in node.children), default=0)
 
@@ -174,7 +164,7 @@ def _name_buffers(kernel: Kernel) -> dict[str, str]:
     loaded = [
         node.buffer
         for stage in kernel.stages
-        for node in walk(*_roots(stage))
+        for node in walk(*stage.roots)
         if isinstance(node, Load)
     ]
     stored = [store.buffer for stage in kernel.stages for store in stage.stores]
@@ -193,7 +183,7 @@ def _name_symbols(kernel: Kernel, buffers: Mapping[str, str]) -> dict[str, str]:
     dims.extend([kernel.steps.extent] if kernel.steps is not None else [])
     for stage in kernel.stages:
         dims.extend(axis.extent for axis in stage.axes)
-        for node in walk(*_roots(stage)):
+        for node in walk(*stage.roots):
             if isinstance(node, Reduce):
                 dims.extend(axis.extent for axis in node.axes)
             elif isinstance(node, DimValue):
@@ -208,7 +198,7 @@ def _final_stage(
 ) -> Stage:
     numbers: dict[int, int] = {}
     total = 0
-    for node in walk(*_roots(stage)):
+    for node in walk(*stage.roots):
         if isinstance(node, Reduce):
             numbers[id(node)] = total
             total += len(node.axes)

@@ -49,9 +49,8 @@ from tilewright.kernel.ir import (
     Stage,
     Store,
     identity_of,
-    walk,
+    loaded,
 )
-from tilewright.kernel.text import store_roots
 
 _LANE_BITS = 40
 
@@ -350,5 +349,4 @@ def _chosen(condition: Array, faults: list[Array | None]) -> Array | None:
 
 def _reads_own_stores(stage: Stage) -> bool:
     stored = {store.buffer for store in stage.stores}
-    roots = [root for store in stage.stores for root in store_roots(store)]
-    return any(isinstance(node, Load) and node.buffer in stored for node in walk(*roots))
+    return not stored.isdisjoint(loaded(*stage.roots))

@@ -16,8 +16,8 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
+from threading import Lock
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -30,24 +30,19 @@ Scalar = int | float | bool
 
 
 class Expr:
-    """Base of all expressions.  Operators build ``Call``s; Python numbers become constants."""
+    """Base of all expressions.  Operators build ``Call``s; Python numbers become constants.
+
+    Attributes:
+        dtype: type of the value.
+        children: direct sub-expressions, in order.
+        free_axes: names of the axes that the value depends on (bound reduction axes excluded).
+    """
 
     dtype: DType
+    children: tuple[Expr, ...]
+    free_axes: frozenset[str]
     _interned: ClassVar[WeakValueDictionary[Any, Expr]] = WeakValueDictionary()
     __slots__ = ("__dict__", "__weakref__")
-
-    @cached_property
-    def children(self) -> tuple[Expr, ...]:
-        """Direct sub-expressions, in order."""
-        return ()
-
-    @cached_property
-    def free_axes(self) -> frozenset[str]:
-        """Names of the axes that the value depends on (bound reduction axes excluded)."""
-        names: frozenset[str] = frozenset()
-        for child in self.children:
-            names |= child.free_axes
-        return names
 
     def __add__(self, other: Expr | Scalar) -> Expr:
         return call("add", self, other)
@@ -206,6 +201,19 @@ class Store:
     value: Expr
     guard: Expr | None = None
 
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """Its expressions: index, value and guard."""
+        guard = () if self.guard is None else (self.guard,)
+        return (*self.index, self.value, *guard)
+
+    def mapped(self, rule: Callable[[Expr], Expr]) -> Store:
+        """The store with every expression replaced."""
+        guard = None if self.guard is None else rule(self.guard)
+        return replace(
+            self, index=tuple(map(rule, self.index)), value=rule(self.value), guard=guard
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -213,6 +221,11 @@ class Stage:
 
     axes: tuple[Axis, ...]
     stores: tuple[Store, ...]
+
+    @property
+    def roots(self) -> list[Expr]:
+        """The expressions of all stores."""
+        return [root for store in self.stores for root in store.roots]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +254,11 @@ class Kernel:
         return (*self.inputs, *self.outputs, *self.temporaries)
 
     @property
+    def roots(self) -> list[Expr]:
+        """The expressions of all stages."""
+        return [root for stage in self.stages for root in stage.roots]
+
+    @property
     def is_pure(self) -> bool:
         """One unguarded store of one output at exactly its axes: the kernel is a function of
         its index.
@@ -261,22 +279,38 @@ class Kernel:
 # --- constructors (interned) ---------------------------------------------------------------------
 
 
-def _intern(cls: type[Expr], key: tuple[Any, ...], dtype: DType, **fields: Any) -> Any:
+_interning = Lock()
+
+
+def _intern(
+    cls: type[Expr],
+    key: tuple[Any, ...],
+    dtype: DType,
+    *,
+    binds: Iterable[str] = (),
+    names: frozenset[str] = frozenset(),
+    **fields: Any,
+) -> Any:
+    """The one node of these fields; ``names`` are its own axes, ``binds`` those it binds."""
     full = (cls, dtype.name, *key)
     found = Expr._interned.get(full)
-    if found is None:
-        found = cls()
-        found.dtype = dtype
-        for name, value in fields.items():
-            setattr(found, name, value)
-        children: tuple[Expr, ...] = tuple(
-            part
-            for value in fields.values()
-            for part in (value if isinstance(value, tuple) else (value,))
-            if isinstance(part, Expr)
-        )
-        found.__dict__["children"] = children
-        Expr._interned[full] = found
+    if found is not None:
+        return found
+    made = cls()
+    made.dtype = dtype
+    for name, value in fields.items():
+        setattr(made, name, value)
+    made.children = tuple(
+        part
+        for value in fields.values()
+        for part in (value if isinstance(value, tuple) else (value,))
+        if isinstance(part, Expr)
+    )
+    made.free_axes = names.union(*(child.free_axes for child in made.children)).difference(binds)
+    with _interning:  # two threads may compile at once; both must get one node
+        found = Expr._interned.get(full)
+        if found is None:
+            found = Expr._interned[full] = made
     return found
 
 
@@ -291,9 +325,7 @@ def constant(value: Scalar, dtype: DType) -> Expr:
 
 def axis_var(name: str) -> Expr:
     """The index on an axis."""
-    var = _intern(AxisVar, (name,), INT64, name=name)
-    var.__dict__["free_axes"] = frozenset((name,))
-    return var  # type: ignore[no-any-return]
+    return _intern(AxisVar, (name,), INT64, names=frozenset((name,)), name=name)  # type: ignore[no-any-return]
 
 
 def dim_value(dim: Dim | int) -> Expr:
@@ -365,11 +397,15 @@ def reduce_axes(combiner: str, axes: tuple[Axis, ...], body: Expr) -> Expr:
         raise InternalError(f"no combiner {combiner}")
     if not axes:
         return body
-    node: Expr = _intern(
-        Reduce, (combiner, axes, id(body)), body.dtype, combiner=combiner, axes=axes, body=body
+    return _intern(  # type: ignore[no-any-return]
+        Reduce,
+        (combiner, axes, id(body)),
+        body.dtype,
+        binds=[axis.name for axis in axes],
+        combiner=combiner,
+        axes=axes,
+        body=body,
     )
-    node.__dict__["free_axes"] = body.free_axes - {axis.name for axis in axes}
-    return node
 
 
 def _lift(value: Expr | Scalar, dtype: DType) -> Expr:
@@ -443,6 +479,11 @@ def walk(*roots: Expr) -> list[Expr]:
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(node.children))
     return list(seen.values())
+
+
+def loaded(*roots: Expr) -> list[str]:
+    """Names of the buffers that expressions load, in order of appearance."""
+    return list(dict.fromkeys(node.buffer for node in walk(*roots) if isinstance(node, Load)))
 
 
 def rebuild(node: Expr, children: Sequence[Expr]) -> Expr:

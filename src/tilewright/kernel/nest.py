@@ -43,16 +43,6 @@ class Nest:
         return frozenset(self.merged.get(axis, axis) for axis in expr.free_axes)
 
 
-def stage_roots(stage: Stage) -> list[Expr]:
-    """Every expression a stage evaluates."""
-    roots: list[Expr] = []
-    for store in stage.stores:
-        roots += [*store.index, store.value]
-        if store.guard is not None:
-            roots.append(store.guard)
-    return roots
-
-
 def evaluated(store: Store) -> list[Expr]:
     """The expressions of a store that are computed as values (its affine index is not)."""
     return [store.value, *([store.guard] if store.guard is not None else [])]

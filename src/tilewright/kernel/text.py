@@ -26,7 +26,6 @@ from tilewright.kernel.ir import (
     Load,
     Reduce,
     Stage,
-    Store,
     walk,
 )
 
@@ -69,7 +68,7 @@ def print_kernel(kernel: Kernel) -> str:
 
 def print_stage(stage: Stage, outer: tuple[Axis, ...] = ()) -> list[str]:
     """The lines of one loop nest; ``outer`` are axes around it."""
-    printer = _Printer([root for store in stage.stores for root in store_roots(store)])
+    printer = _Printer(stage.roots)
     visible = frozenset(axis.name for axis in (*outer, *stage.axes))
     lets, names = printer.lets(printer.roots, visible, {})
     lines = [f"let {let}" for let in lets]
@@ -91,12 +90,6 @@ def print_expr(expr: Expr) -> str:
     printer = _Printer([expr])
     lets, names = printer.lets([expr], expr.free_axes, {})
     return "; ".join((*lets, _bare(printer.text(expr, expr.free_axes, names))))
-
-
-def store_roots(store: Store) -> tuple[Expr, ...]:
-    """The expressions of a store: its index, value and guard."""
-    guard = () if store.guard is None else (store.guard,)
-    return (*store.index, store.value, *guard)
 
 
 def _declare(buffer: Buffer) -> str:

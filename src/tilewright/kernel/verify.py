@@ -26,7 +26,7 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.ops import COMBINERS, SCALAR_OPS
-from tilewright.kernel.text import print_expr, print_kernel, store_roots
+from tilewright.kernel.text import print_expr, print_kernel
 
 
 def verify(kernel: Kernel) -> None:
@@ -47,15 +47,11 @@ def _problems(kernel: Kernel) -> Iterator[str]:
         yield from _axis_problems(stage, kernel.steps)
         for store in stage.stores:
             yield from _store_problems(store, buffers, inputs)
-        for node in walk(*_roots(stage)):
+        for node in walk(*stage.roots):
             problem = _node_problem(node, buffers)
             if problem:
                 yield f"{problem} in {print_expr(node)}"
         yield from _dependence_problems(stage, kernel.steps)
-
-
-def _roots(stage: Stage) -> list[Expr]:
-    return [root for store in stage.stores for root in store_roots(store)]
 
 
 def _buffer_problems(kernel: Kernel) -> Iterator[str]:
@@ -80,7 +76,7 @@ def _early_loads(kernel: Kernel) -> Iterator[str]:
         stored = {store.buffer for stage in kernel.stages for store in stage.stores}
     for stage in kernel.stages:
         stored |= {store.buffer for store in stage.stores}
-        for node in walk(*_roots(stage)):
+        for node in walk(*stage.roots):
             if isinstance(node, Load) and node.buffer in own - stored:
                 yield f"{node.buffer} is loaded before anything is stored in it"
 
@@ -95,13 +91,13 @@ def _axis_problems(stage: Stage, steps: Axis | None) -> Iterator[str]:
         yield f"axis {name} is bound twice"
     extents = {axis.name: axis for axis in around}
     inner: dict[int, frozenset[str]] = {}
-    for node in walk(*_roots(stage)):
+    for node in walk(*stage.roots):
         bound = frozenset[str]().union(*(inner[id(child)] for child in node.children))
         if isinstance(node, Reduce):
             yield from _reduction_axis_problems(node, bound, frozenset(names), extents)
             bound |= {axis.name for axis in node.axes}
         inner[id(node)] = bound
-    for root in _roots(stage):
+    for root in stage.roots:
         for name in sorted(root.free_axes - set(names)):
             yield f"axis {name} is not bound in {print_expr(root)}"
 
@@ -214,7 +210,7 @@ def _dependence_problems(stage: Stage, steps: Axis | None) -> Iterator[str]:
     places: dict[str, set[tuple[Expr, ...]]] = {}
     for store in stage.stores:
         places.setdefault(store.buffer, set()).add(store.index)
-    for node in walk(*_roots(stage)):
+    for node in walk(*stage.roots):
         if isinstance(node, Load) and places.get(node.buffer, {node.index}) != {node.index}:
             yield f"parallel points exchange values through {node.buffer}"
     yield from _shared_targets(stage)

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tilewright.core.dtypes import DType
+from tilewright.core.dtypes import DType, from_numpy
 from tilewright.core.shape import Dim
 from tilewright.graph.info import NodeInfo
 from tilewright.graph.view import NodeView
-from tilewright.kernel.ir import Axis, Buffer, Expr, Kernel, Load, Stage, Store, walk
+from tilewright.kernel.ir import Axis, Buffer, Expr, Kernel, Stage, Store, loaded
 
 
 class Unlowerable(Exception):
@@ -141,7 +141,8 @@ class Lowering:
         for name, array_shape in self._constant_buffers().items():
             known.setdefault(name, array_shape)
         own = {buffer.name for buffer in (*outputs, *extra)}
-        used = [name for name in _loaded(stages) if name not in own]
+        roots = [root for stage in stages for root in stage.roots]
+        used = [name for name in loaded(*roots) if name not in own]
         self.items.append(
             Kernel(
                 name=self.node.op_type,
@@ -161,20 +162,7 @@ class Lowering:
         return written
 
     def _constant_buffers(self) -> dict[str, Buffer]:
-        from tilewright.core.dtypes import from_numpy
-
         return {
             name: Buffer(name, from_numpy(array.dtype), tuple(Dim.of(s) for s in array.shape))
             for name, array in self.constants.items()
         }
-
-
-def _loaded(stages: tuple[Stage, ...]) -> list[str]:
-    roots: list[Expr] = []
-    for stage in stages:
-        for store in stage.stores:
-            roots.extend(
-                (*store.index, store.value, *([store.guard] if store.guard is not None else []))
-            )
-    names = {node.buffer: None for node in walk(*roots) if isinstance(node, Load)}
-    return list(names)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine
 from tilewright.kernel.ir import DimValue, Kernel, walk
-from tilewright.kernel.nest import Nest, stage_roots
+from tilewright.kernel.nest import Nest
 
 STATUS_SLOT, CALL_SLOT, STEP_SLOT, FIRST_BUFFER_SLOT = 0, 1, 2, 3
 
@@ -48,7 +48,7 @@ def argument_layout(kernel: Kernel, nests: Iterable[Nest]) -> ArgumentLayout:
             dims.update(dict.fromkeys(axis.extent for axis in axes))
         for form in (*nest.loads.values(), *nest.stores):
             dims.update(dict.fromkeys(_dims(form)))
-        for node in walk(*stage_roots(nest.stage)):
+        for node in walk(*nest.stage.roots):
             if isinstance(node, DimValue):
                 dims[node.dim] = None
     names = tuple(buffer.name for buffer in kernel.buffers)
