@@ -38,11 +38,15 @@ from tilewright.graph.passes.recognise_normalization import recognise_normalizat
 from tilewright.graph.passes.recognise_softmax import recognise_softmax
 from tilewright.graph.passes.recognise_swish import recognise_swish
 from tilewright.graph.passes.simplify_reshapes import simplify_reshapes
+from tilewright.graph.passes.sink_into_branches import sink_into_branches
 from tilewright.graph.verify import verify as verify_graph
 
 STANDARD: tuple[Pass, ...] = (
     # Less to look at first: constants, repetition, nodes that do nothing.
     eliminate_dead_nodes,
+    fold_constants,
+    inline_branches,
+    sink_into_branches,
     fold_constants,
     inline_branches,
     eliminate_identities,
