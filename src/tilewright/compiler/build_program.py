@@ -31,6 +31,7 @@ from tilewright.runtime.program import (
     Branch,
     Interpret,
     Program,
+    Refuse,
     Repeat,
     Reshape,
     Sweep,
@@ -104,9 +105,9 @@ class Builder:
     def build(self, view: GraphView) -> DraftProgram:
         """Builds one graph; its initializers become constants."""
         self.constants.update(view.initializers)
-        steps: list[Any] = []
+        steps: list[Any] = self._refusal(view)
         segment = DraftSegment()
-        for node in view.nodes:
+        for node in () if steps else view.nodes:
             segment = self._node(node, steps, segment)
         if segment.items:
             steps.append(segment)
@@ -115,6 +116,15 @@ class Builder:
         )
         outputs = tuple(self._spec(value.name) for value in view.outputs)
         return DraftProgram(inputs, outputs, steps)
+
+    def _refusal(self, view: GraphView) -> list[Any]:
+        """A branch with a node that cannot run with any sizes is nothing but its error."""
+        for node in view.nodes:
+            reason = self.inference.deferred.get(node.name)
+            if reason is not None:
+                self.log.add("lower", node.name, f"an error if it is ever reached: {reason}")
+                return [Refuse(node=node.name, message=reason)]
+        return []
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -255,6 +265,8 @@ def step_reads(step: Any) -> set[str]:
     match step:
         case DraftSegment():
             return step.read()
+        case Refuse():
+            return set()
         case Bind():
             return {arg.name for arg in step.args if isinstance(arg, TensorArg)}
         case Interpret():

@@ -37,6 +37,7 @@ _CLASSES: dict[str, Any] = {
         program.Bind,
         program.Interpret,
         program.Reshape,
+        program.Refuse,
         program.Branch,
         program.Repeat,
         program.Sweep,

@@ -32,6 +32,7 @@ from tilewright.runtime.program import (
     Interpret,
     LiteralArg,
     Program,
+    Refuse,
     Repeat,
     Reshape,
     Segment,
@@ -95,6 +96,8 @@ class Executor:
                 self._interpret(step, run)
             case Reshape():
                 self._reshape(step, run)
+            case Refuse():
+                raise ShapeMismatch(step.message, node=step.node)
             case Branch():
                 control.branch(self, step, run)
             case Repeat():

@@ -135,6 +135,14 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Sizes that can never fit, in a branch that may never run; whoever gets here gets an error."""
+
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """``If``: one of two programs."""
 
@@ -180,7 +188,7 @@ class Sweep:
     outputs: tuple[TensorSpec | None, ...]
 
 
-Step = Segment | Bind | Interpret | Reshape | Branch | Repeat | Sweep
+Step = Segment | Bind | Interpret | Reshape | Refuse | Branch | Repeat | Sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
