@@ -19,6 +19,7 @@ from tilewright.graph.functions import expand_functions
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.load import load_model, source_name, view
 from tilewright.graph.normalize import normalize
+from tilewright.graph.passes.standard import run_passes
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
 from tilewright.graph.shapes.infer import Inference, infer
@@ -98,7 +99,7 @@ class Model:
 
     def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:
         """Runs the standard passes, each checked; with ``verify`` also by value."""
-        del log, verify
+        run_passes(self._model, log, verify_passes=verify)
 
     def save(self, path: Path) -> None:
         """Writes the graph as it is now as ONNX."""
