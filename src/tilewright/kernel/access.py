@@ -94,18 +94,15 @@ def compute_dtype(kernel: Kernel) -> DType:
 
     Factors of 8-bit integers count as such, although they are widened before they are multiplied.
     """
-    for node in walk(*_value_roots(kernel)):
-        if isinstance(node, Reduce) and node.combiner == "sum":
-            for part in walk(node.body):
-                if isinstance(part, Call) and part.op == "mul" and part in _factors(node.body):
-                    return _factor_type(part)
+    for stage in kernel.stages:
+        for node in walk(*stage.roots):
+            if isinstance(node, Reduce) and node.combiner == "sum":
+                body = node.body
+                while isinstance(body, Cast):
+                    body = body.arg
+                if isinstance(body, Call) and body.op == "mul":
+                    return _factor_type(body)
     return kernel.outputs[0].dtype
-
-
-def _factors(body: Expr) -> tuple[Expr, ...]:
-    while isinstance(body, Cast):
-        body = body.arg
-    return (body,)
 
 
 def _factor_type(product_node: Call) -> DType:
@@ -119,36 +116,31 @@ def buffer_bytes(buffer: Buffer) -> Dim:
     return product(buffer.shape) * buffer.dtype.storage_bytes
 
 
-def _value_roots(kernel: Kernel) -> list[Expr]:
-    stores = [store for stage in kernel.stages for store in stage.stores]
-    return [root for store in stores for root in store.roots]
-
-
 def _loads(roots: Iterable[Expr]) -> list[Load]:
     return [node for node in walk(*roots) if isinstance(node, Load)]
 
 
 def _reached(kernel: Kernel, buffers: Mapping[str, Buffer]) -> dict[str, Dim]:
     """Elements of each loaded buffer that the kernel's loads can reach."""
-    extents = _extents(kernel)
     totals: dict[str, Dim] = {}
-    for load in _loads(_value_roots(kernel)):
-        shape = buffers[load.buffer].shape
-        whole = product(shape)
-        reached = product(
-            _distinct(part, size, extents) for part, size in zip(load.index, shape, strict=True)
-        )
-        before = totals.get(load.buffer)
-        if reached != whole and before is not None and before != whole:
-            reached = (reached + before).min(whole)
-        totals[load.buffer] = whole if before == whole else reached
+    for stage in kernel.stages:
+        extents = _extents(kernel, stage)
+        for load in _loads(stage.roots):
+            shape = buffers[load.buffer].shape
+            whole = product(shape)
+            reached = product(
+                _distinct(part, size, extents) for part, size in zip(load.index, shape, strict=True)
+            )
+            before = totals.get(load.buffer)
+            if before is not None and whole not in (reached, before):
+                reached = (reached + before).min(whole)
+            totals[load.buffer] = whole if before == whole else reached
     return totals
 
 
-def _extents(kernel: Kernel) -> dict[str, Dim]:
-    axes = [axis for stage in kernel.stages for axis in stage.axes]
-    axes += [] if kernel.steps is None else [kernel.steps]
-    for node in walk(*_value_roots(kernel)):
+def _extents(kernel: Kernel, stage: Stage) -> dict[str, Dim]:
+    axes = [*stage.axes, *([] if kernel.steps is None else [kernel.steps])]
+    for node in walk(*stage.roots):
         if isinstance(node, Reduce):
             axes += node.axes
     return {axis.name: axis.extent for axis in axes}
