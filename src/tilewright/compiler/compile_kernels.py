@@ -25,6 +25,7 @@ from tilewright.compiler.build_program import (
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
+from tilewright.kernel.access import compute_dtype, count
 from tilewright.kernel.canonical import canonicalize
 from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.text import print_kernel
@@ -73,6 +74,8 @@ class KernelStore:
         key, made = found
         old_buffers = {new: old for old, new in canonical.buffers.items()}
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
+        counts = count(kernel)
+        buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
         name = "+".join(kernel.sources)
         for stage in made.stages:
             self.log.add("tactic", name, stage.schedule.text, stage.refused)
@@ -80,7 +83,7 @@ class KernelStore:
             kernel=key,
             name=kernel.name,
             sources=kernel.sources,
-            buffers=tuple(old_buffers[buffer] for buffer in made.layout.buffers),
+            buffers=buffers,
             dims=tuple(dim.substitute(old_dims) for dim in made.layout.dims),
             stages=tuple(
                 StageCall(
@@ -91,6 +94,10 @@ class KernelStore:
                 for stage in made.stages
             ),
             steps=None if kernel.steps is None else kernel.steps.extent,
+            traffic=tuple(counts.traffic[buffer] for buffer in buffers),
+            flops=counts.flops,
+            dtype=compute_dtype(kernel).name,
+            tactic=" + ".join(stage.schedule.tactic for stage in made.stages),
         )
 
 

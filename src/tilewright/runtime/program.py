@@ -53,6 +53,10 @@ class KernelCall:
         dims: sizes in the order of the argument block.
         stages: what is called, in order.
         steps: number of times that all stages run, or None for once.
+        traffic: compulsory bytes of each of ``buffers`` (kernel.access.count).
+        flops: operations on values.
+        dtype: name of the type whose peak bounds the kernel.
+        tactic: how each stage runs.
     """
 
     kernel: str
@@ -62,6 +66,15 @@ class KernelCall:
     dims: tuple[Dim, ...]
     stages: tuple[StageCall, ...]
     steps: Dim | None = None
+    traffic: tuple[Dim, ...] = ()
+    flops: Dim = Dim.of(0)
+    dtype: str = ""
+    tactic: str = ""
+
+    @property
+    def bytes(self) -> Dim:
+        """Compulsory bytes of all buffers."""
+        return sum(self.traffic, Dim.of(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
