@@ -100,10 +100,10 @@ def test_a_lookup_reads_rows_not_the_table() -> None:
 def test_a_slice_reads_what_it_keeps() -> None:
     nodes = [node("Slice", ["x", "low", "high", "axes", "steps"], ["y"])]
     weights = {
-        "low": np.int64([2]),
-        "high": np.int64([8]),
-        "axes": np.int64([1]),
-        "steps": np.int64([2]),
+        "low": np.array([2], np.int64),
+        "high": np.array([8], np.int64),
+        "axes": np.array([1], np.int64),
+        "steps": np.array([2], np.int64),
     }
     call = only(calls_of(nodes, {"x": ("n", 10, 5)}, weights))
     assert call.bytes == 4 * (N * 3 * 5 * 2)
