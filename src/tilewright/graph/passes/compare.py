@@ -21,9 +21,11 @@ import onnx_ir as ir
 from tilewright.core.dtypes import BOOL, STRING
 from tilewright.core.errors import UserError, VerificationFailed
 from tilewright.graph.build_view import view
+from tilewright.graph.info import TensorInfo
 from tilewright.graph.passes.base import Array, Refused
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
+from tilewright.graph.shapes import infer
 from tilewright.graph.view import GraphView, ValueView
 
 TOLERANCE = 1e-5  # relative to the largest magnitude of the value: weights are rounded to float32
@@ -93,10 +95,19 @@ class Comparison:
             return ""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, model in (("before", before), ("after", after)):
-            save_model(extract(model, starts, [value]), self.folder / f"{stage}_{name}.onnx")
+            infos = _infos(model)
+            part = extract(model, starts, [value], infos=infos)
+            save_model(part, self.folder / f"{stage}_{name}.onnx", infos=infos)
         arrays = {name: values[name] for name in starts if isinstance(values[name], np.ndarray)}
         np.savez(self.folder / f"{stage}_feeds.npz", **arrays)
         return f"; written to {self.folder}"
+
+
+def _infos(model: ir.Model) -> Mapping[str, TensorInfo]:
+    try:
+        return infer(view(model)).tensors
+    except UserError:
+        return {}  # the file lacks shapes; everything else is in it
 
 
 def _names(graph: GraphView) -> list[str]:

@@ -107,7 +107,7 @@ def _key(sibling: _Sibling) -> Hashable:
     if node.op_type == "Conv":
         reduced: tuple[int, ...] = weights.shape[1:]
     else:
-        reduced = (weights.size // max(sibling.channels, 1),)
+        reduced = (weights.shape[1 - _weights_axis(node)],)
     return (
         node.op_type,
         id(node.inputs[0]),

@@ -24,18 +24,25 @@ def _attempt(ctx: PassContext, node: ir.Node) -> Outcome:
         return refused
     if attribute(node, "axis", 0) != 0:
         return Refused(reason="it does not look up rows")
-    indices, inputs = node.inputs[1], []
-    table_rank = ctx.rank(above.outputs[0])
-    for value in above.inputs:
-        array = ctx.constant(value)
-        if array is not None and array.ndim == 0:
-            inputs.append(value)
-        elif ctx.rank(value) == table_rank and _rows(ctx, value) == _rows(ctx, above.outputs[0]):
-            inputs.append(ctx.new_node("Gather", [value, indices], before=node).outputs[0])
-        else:
-            return Refused(reason="an operand has neither one number nor a row for each row")
+    by_row = [_has_rows(ctx, value, above.outputs[0]) for value in above.inputs]
+    if None in by_row:
+        return Refused(reason="an operand has neither one number nor a row for each row")
+    inputs = [
+        ctx.new_node("Gather", [value, node.inputs[1]], before=node).outputs[0] if rows else value
+        for value, rows in zip(above.inputs, by_row, strict=True)
+    ]
     ctx.replace(node, [above], above.op_type, inputs, above.attributes)
     return f"before {above.op_type}"
+
+
+def _has_rows(ctx: PassContext, value: ir.Value | None, table: ir.Value) -> bool | None:
+    """Whether an operand has a row for each row (True) or one number (False); None for others."""
+    own, whole = ctx.shape(value), ctx.shape(table)
+    if own == ():
+        return False
+    if own is None or whole is None or len(own) != len(whole) or own[0] != whole[0]:
+        return None
+    return True
 
 
 def _from_table(ctx: PassContext, node: ir.Node) -> bool:
@@ -47,11 +54,6 @@ def _from_table(ctx: PassContext, node: ir.Node) -> bool:
         if inner is None or not _from_table(ctx, inner):
             return False
     return True
-
-
-def _rows(ctx: PassContext, value: ir.Value | None) -> object:
-    shape = ctx.shape(value)
-    return shape[0] if shape else None
 
 
 def _run(ctx: PassContext) -> None:

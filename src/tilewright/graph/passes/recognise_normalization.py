@@ -170,13 +170,13 @@ def _rewrite(
     if refused is not None:
         return refused
     scale, root = _parameter(ctx, node, "Mul", normal)
-    bias, end = _parameter(ctx, root, "Add", normal) if centred else (None, root)
     if scale is None:
         if not all(dim.is_const for dim in normal):
             return Refused(reason="without a scale the normalised axes must be static")
         scale = ctx.new_constant(
             np.ones([dim.const for dim in normal], np.float32), f"{node.name}/scale"
         )
+    bias, end = _parameter(ctx, root, "Add", normal) if centred else (None, root)
     attributes = {"axis": -len(normal), "epsilon": statistics.epsilon, "stash_type": 1}
     members = [*inside, node, root, end]
     if centred:
