@@ -79,6 +79,10 @@ def run_app() -> int:
     """Runs the command on ``sys.argv`` and returns the exit code."""
     try:
         build_app()()
+        code = 0
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return 0
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:  # before or after the verb
+        console.log("interrupted")
+        return INTERRUPTED
+    return code or console.finish()

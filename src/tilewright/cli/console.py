@@ -4,6 +4,7 @@ Guarantees: with ``--json`` stdout is one JSON document; an interrupted verb lea
 """
 
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -21,8 +22,28 @@ if TYPE_CHECKING:
 
 
 def write(text: str) -> None:
-    """Writes a line of data to stdout."""
-    sys.stdout.write(text + "\n")
+    """Writes a line of data to stdout; ends the command where that fails."""
+    try:
+        sys.stdout.write(text + "\n")
+    except OSError as error:
+        raise SystemExit(_lost_stdout(error)) from None
+
+
+def finish() -> int:
+    """Sees that all data reached stdout; returns the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _lost_stdout(error)
+    return 0
+
+
+def _lost_stdout(error: OSError) -> int:
+    if error.errno != errno.EPIPE:  # the reader of a pipe may have read enough
+        log(f"error: stdout cannot be written: {error.strerror}")
+    with Path(os.devnull).open("w") as nowhere:  # else the interpreter tries again at its end
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return 1
 
 
 def write_json(value: object) -> None:
@@ -34,7 +55,10 @@ def show(renderable: "RenderableType") -> None:
     """Shows a table or other rich object on stdout."""
     from rich.console import Console
 
-    Console(file=sys.stdout, highlight=False).print(renderable)
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    write(captured.get().removesuffix("\n"))
 
 
 def log(message: str) -> None:

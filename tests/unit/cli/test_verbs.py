@@ -1,0 +1,218 @@
+"""``compile``, ``run``, ``verify`` and ``bench`` on a small network: what they print and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilewright.cli import app
+from unit.compiler.models import feeds_of, network, saved
+from unit.graph.models import model_of, node, tensor_info
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the network and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    saved(network(), tmp_path)
+    return tmp_path
+
+
+def _run(*arguments: object) -> Result:
+    return CliRunner().invoke(app.build_app(), [str(part) for part in arguments])
+
+
+def _json(result: Result) -> Any:
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def _refused(result: Result, message: str) -> None:
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert "remedy: " in result.stderr
+
+
+# --- compile --------------------------------------------------------------------------------------
+
+
+def test_compile_prints_what_was_built() -> None:
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--dim", "batch=1..4")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    assert lines["engine"].startswith("net.tw (")
+    assert lines["input"] == "x float32[batch, 3, height, 8]"
+    assert lines["range"] == "batch: 1..4"
+    assert "after fusion" in lines["kernels"]
+    assert "batch = " in lines["arena"]
+    assert lines["error"].endswith("within tolerance")
+    assert lines["interpreted"] == "nothing: every node is compiled"
+    assert "total" not in lines
+
+
+def test_compile_json_is_one_document(folder: Path) -> None:
+    facts = _json(_run("compile", "model.onnx", "-o", "net.tw", "--json"))
+    assert facts["num_bytes"] == (folder / "net.tw").stat().st_size
+    assert 0 < facts["kernels"] <= facts["kernels_before_fusion"]
+    assert 0 <= facts["max_error"] < 1e-5
+    assert facts["seconds"].keys() >= {"import", "verify"}
+
+
+def test_what_is_interpreted_is_printed_and_can_be_forbidden(folder: Path) -> None:
+    nodes = [node("StringNormalizer", ["x"], ["y"], name="lower", case_change_action="LOWER")]
+    text = model_of(nodes, inputs=[tensor_info("x", ("n",), 8)], outputs=[], opset=21)
+    text.graph.output.append(tensor_info("y", None, 8))
+    saved(text, folder)
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--no-verify")
+    assert result.exit_code == 0, result.stderr
+    assert "lower (StringNormalizer): " in result.stdout
+    _refused(
+        _run("compile", "model.onnx", "-o", "strict.tw", "--require", "compiled"),
+        "lower (StringNormalizer)",
+    )
+    assert not (folder / "strict.tw").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dim", "width=1..2"), "unknown dims ['width']"),
+        (("--require", "fast"), "unknown contract 'fast'"),
+        (("--require", "max_error=1e-12"), "max_error=1e-12 is required"),
+        (("--require", "max_error=1e-5", "--no-verify"), "verification is switched off"),
+        (("--cpu", "z80"), "unknown processor 'z80'"),
+        (("--target", "abacus"), "unknown target 'abacus'"),
+        (("--precision", "int3"), "unknown precision 'int3'"),
+        (("-o", "none/net.tw"), "no such folder"),
+        (("-o", "."), "is a folder"),
+    ],
+)
+def test_compile_explains_what_it_refuses(
+    folder: Path, options: tuple[str, ...], message: str
+) -> None:
+    _refused(_run("compile", "model.onnx", "-o", "net.tw", *options), message)
+    assert not (folder / "net.tw").exists()
+
+
+def test_compile_for_another_architecture() -> None:
+    arguments = ("compile", "model.onnx", "-o", "arm.tw", "--cpu", "neoverse-v1", "--no-verify")
+    assert _run(*arguments).exit_code == 0
+    if os.uname().machine == "x86_64":
+        _refused(
+            _run("run", "arm.tw", "--random"),
+            "arm.tw: the engine was compiled for neoverse-v1; this processor lacks ['aarch64']",
+        )
+
+
+def test_dumps_are_written(folder: Path) -> None:
+    arguments = ("--dump-graph", "graph.onnx", "--dump-kernels", "kernels")
+    assert _run("compile", "model.onnx", "-o", "net.tw", *arguments).exit_code == 0
+    assert (folder / "graph.onnx").stat().st_size > 0
+    assert {file.suffix for file in (folder / "kernels").iterdir()} == {".txt", ".ll"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_named(folder: Path) -> None:
+    (folder / "closed").mkdir(mode=0o500)
+    _refused(_run("compile", "model.onnx", "-o", "closed/net.tw"), "cannot be written")
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").write_text("no folder")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder / "file"))
+    result = _run("compile", "model.onnx", "-o", "net.tw")
+    _refused(result, "cannot write the cache")
+    assert "TILEWRIGHT_CACHE" in result.stderr
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def test_run_writes_the_outputs(folder: Path) -> None:
+    assert _run("compile", "model.onnx", "-o", "net.tw").exit_code == 0
+    np.savez(folder / "in.npz", **feeds_of(2, 6))
+    facts = _json(_run("run", "net.tw", "--npz", "in.npz", "-o", "out.npz", "--json"))
+    assert facts["y"]["shape"] == [2, 5]
+    with np.load(folder / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["y"].sum(axis=1), 1.0, rtol=1e-5)
+    np.save(folder / "x.npy", feeds_of(2, 6)["x"])
+    assert _json(_run("run", "model.onnx", "--input", "x=x.npy", "--json")) == facts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "missing ['x']"),
+        (("--random",), "no size for the symbolic dims ['batch', 'height']"),
+        (("--random", "--dim", "batch=1", "--dim", "height=4", "--dim", "w=1"), "no input has"),
+        (("--npz", "none.npz"), "no such file"),
+        (("--input", "x=none.npy"), "no such file"),
+        (("-o", "none/out.npz"), "no such folder"),
+    ],
+)
+def test_run_explains_what_is_missing(arguments: tuple[str, ...], message: str) -> None:
+    _refused(_run("run", "model.onnx", *arguments), message)
+
+
+def test_a_damaged_engine_is_named(folder: Path) -> None:
+    (folder / "net.tw").write_bytes(b"PK\x03\x04 nothing")
+    _refused(_run("run", "net.tw", "--random"), "net.tw: not an engine file")
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def test_verify_prints_the_error_of_each_output(folder: Path) -> None:
+    assert _run("compile", "model.onnx", "-o", "net.tw").exit_code == 0
+    np.savez(folder / "in.npz", **feeds_of(2, 6))
+    result = _run("verify", "model.onnx", "--engine", "net.tw", "--npz", "in.npz")
+    assert result.exit_code == 0, result.stderr
+    assert "within tolerance" in result.stdout
+    assert "  y: " in result.stdout
+    assert "  r: " in result.stdout
+    facts = _json(_run("verify", "model.onnx", "--json", "--reproducer", "small"))
+    assert facts["passed"]
+    assert facts["fault"] is None
+    assert [output["name"] for output in facts["outputs"]] == ["y", "r"]
+    assert not (folder / "small").exists()
+
+
+def test_verify_traces_the_engine_of_another_model(folder: Path) -> None:
+    """An engine whose weights are not the model's is wrong where they are read."""
+    other = network()
+    (weight,) = (part for part in other.graph.initializer if part.name == "v")
+    weight.raw_data = bytes(len(weight.raw_data))
+    (folder / "other").mkdir()
+    saved(other, folder / "other")
+    assert _run("compile", "other/model.onnx", "-o", "net.tw").exit_code == 0
+    result = _run("verify", "model.onnx", "--engine", "net.tw")
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+    assert "gemm (Gemm)" in result.stdout
+    result = _run("verify", "model.onnx", "--engine", "net.tw", "--json")
+    facts = json.loads(result.stdout)
+    assert (result.exit_code, facts["passed"]) == (1, False)
+    assert any("gemm" in name for name in facts["fault"]["nodes"])
+
+
+# --- bench ----------------------------------------------------------------------------------------
+
+
+def test_bench_compares_outputs_and_prints_ratios() -> None:
+    pytest.importorskip("onnxruntime")
+    sizes = ("--dim", "batch=1", "--dim", "height=8")
+    quick = ("--rounds", "2", "--batch-ms", "2", "--json")
+    (found,) = _json(_run("bench", "model.onnx", *sizes, *quick))
+    peer, ours = found["timings"]
+    assert (peer["contender"], ours["contender"]) == ("onnxruntime", "tilewright")
+    assert ours["error"] < 1e-5
+    assert found["ratio_median"]["onnxruntime"] > 0
