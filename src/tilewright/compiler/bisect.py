@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.compare import OutputError, compare_output
+from tilewright.compiler.compare import OutputError, compare_nearest, compare_output
+from tilewright.compiler.nudge import nudged_values
 from tilewright.compiler.observe import observe
 from tilewright.core.dtypes import STRING, DType, from_numpy
 from tilewright.core.errors import UserError
@@ -47,7 +48,8 @@ class Fault:
     """Where an engine first differs from its model.
 
     Attributes:
-        cause: ``kernel``, ``host step``, ``graph pass``, ``memory plan`` or ``rounding``.
+        cause: ``kernel``, ``host step``, ``graph pass``, ``memory plan``, ``rounding`` or
+            ``unknown``.
         found: the value and its error against the reference on the engine's own inputs to it.
         region: the nodes that compute it from those inputs.
         kernel: the kernel that wrote it, None for a host step.
@@ -94,9 +96,9 @@ def find_fault(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Fault 
     Raises:
         UserError: the engine or the reference refuses the inputs.
     """
-    graph = model.original
     values = observe(engine, feeds)
-    found = list(_errors(graph, values))
+    unjudged: list[str] = []
+    found = list(_errors(model.original, values, unjudged))
     if not found:
         return None
     wrong = [pair for pair in found if not pair[1].passed]
@@ -106,7 +108,7 @@ def find_fault(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Fault 
         cause, detail = _cause(model, region, values)
     else:
         region, error = max(found, key=lambda pair: _size(pair[1]))
-        cause, detail = _cause_without_origin(graph, feeds, values)
+        cause, detail = _cause_without_origin(engine, feeds, values, unjudged)
     kernel = writer(engine.program, region.value)
     if cause == "kernel" and kernel is None:
         cause = "host step"
@@ -133,39 +135,53 @@ def _cause(model: Model, region: Region, values: Mapping[str, Any]) -> tuple[str
 
 
 def _cause_without_origin(
-    graph: GraphView, feeds: Mapping[str, Any], values: Mapping[str, Any]
+    engine: Engine, feeds: Mapping[str, Any], values: Mapping[str, Any], unjudged: Collection[str]
 ) -> tuple[str, str]:
     """No value is wrong by itself: memory was shared wrongly, or rounding added up."""
-    outputs = evaluate_graph(graph, feeds, wide=True)
-    right = all(
-        compare_output(name, _dtype(values[name]), values[name], want, want).passed
-        for name, want in outputs.items()
-        if isinstance(values[name], np.ndarray)
-    )
-    if right:
-        return "memory plan", "with memory of its own for each value, all outputs are right"
+    for name, got in engine.run(feeds).items():
+        if isinstance(got, np.ndarray) and not _same(got, values[name]):
+            return "memory plan", "with memory of its own for each value, the outputs differ"
+    if unjudged:
+        return "unknown", f"not judged by themselves: {', '.join(unjudged)}"
     return "rounding", "each value is right by itself; this one has the largest error"
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
 def _size(error: OutputError) -> float:
     return min(error.error, 1.0)
 
 
-def _errors(graph: GraphView, values: Mapping[str, Any]) -> Iterator[tuple[Region, OutputError]]:
+def _errors(
+    graph: GraphView, values: Mapping[str, Any], unjudged: list[str]
+) -> Iterator[tuple[Region, OutputError]]:
+    """The error of each value on the engine's own inputs to it; adds to what has none."""
     for region in regions(graph, values.keys()):
         got = values[region.value]
         if not isinstance(got, np.ndarray):
+            unjudged.append(region.value)
             continue
-        name, dtype = region.value, _dtype(got)
         try:
-            wide = _evaluate(graph, region, values, wide=True)
-            error = compare_output(name, dtype, got, wide, wide)
-            if not error.passed:
-                narrow = _evaluate(graph, region, values, wide=False)
-                error = compare_output(name, dtype, got, wide, narrow)
+            yield region, _error(graph, region, values)
         except UserError:
-            continue  # the reference refuses what an earlier fault made
-        yield region, error
+            unjudged.append(region.value)  # the reference refuses what an earlier fault made
+
+
+def _error(graph: GraphView, region: Region, values: Mapping[str, Any]) -> OutputError:
+    """Against float64; then also against the stated types, and steps that are nearly another."""
+    name, got = region.value, values[region.value]
+    wants = [_evaluate(graph, region, values, wide=True)]
+    error = compare_nearest(name, _dtype(got), got, wants)
+    if not error.passed:
+        wants.append(_evaluate(graph, region, values, wide=False))
+        error = compare_nearest(name, _dtype(got), got, wants)
+    if not error.passed:
+        feeds = {read: values[read] for read in region.inputs}
+        wants.extend(nudged_values(part_of(graph, region), feeds, name))
+        error = compare_nearest(name, _dtype(got), got, wants)
+    return error
 
 
 def _evaluate(graph: GraphView, region: Region, values: Mapping[str, Any], *, wide: bool) -> Any:

@@ -9,6 +9,7 @@ Not here: which values are compared (compiler.verify, compiler.bisect).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,23 @@ def compare_output(name: str, dtype: DType, got: Any, wide: Any, narrow: Any) ->
     errors = [relative_error(got, want) for want in (wide, narrow)]
     best = min(errors, key=lambda pair: pair[0])
     return OutputError(name=name, error=best[0], tolerance=tolerance, detail=best[1])
+
+
+def compare_nearest(name: str, dtype: DType, got: Any, wants: Sequence[Any]) -> OutputError:
+    """The error of an array of which each element may equal its counterpart in any of ``wants``."""
+    arrays = [np.asarray(want) for want in wants]
+    array = np.asarray(got)
+    nearest = arrays[0]
+    if all(want.shape == array.shape and want.dtype.kind in "biuf" for want in arrays):
+        for want in arrays[1:]:
+            with np.errstate(invalid="ignore"):
+                closer = _distance(array, want) < _distance(array, nearest)
+            nearest = np.where(closer, want, nearest)
+    return compare_output(name, dtype, got, nearest, nearest)
+
+
+def _distance(a: Any, b: Any) -> Any:
+    return np.abs(a.astype(np.float64) - b.astype(np.float64))
 
 
 def tolerance_of(dtype: DType) -> float:

@@ -37,23 +37,31 @@ def sample_feeds(
                 remedy="give verify_feeds=, or pass verify=False",
             )
     seen: set[tuple[int, ...]] = set()
-    for leading, other in _SIZES:
-        sizes = _sizes(specs, ranges, leading, other)
-        key = tuple(sizes.values())
-        if key not in seen:
-            seen.add(key)
-            yield make_feeds(specs, sizes, seed)
+    for batch_first in (True, False):
+        for leading, other in _SIZES:
+            sizes = _sizes(specs, ranges, leading, other, batch_first)
+            key = tuple(sizes.values())
+            if key not in seen:
+                seen.add(key)
+                yield make_feeds(specs, sizes, seed)
 
 
 def _sizes(
-    specs: Sequence[TensorSpec], ranges: Mapping[str, Range], leading: int, other: int
+    specs: Sequence[TensorSpec],
+    ranges: Mapping[str, Range],
+    leading: int,
+    other: int,
+    batch_first: bool,
 ) -> dict[str, int]:
+    """One choice; the batch may also follow a fixed dim, as in a state [layers, batch, units]."""
     sizes: dict[str, int] = {}
     for spec in specs:
-        for axis, dim in enumerate(spec.shape or ()):
+        shape = spec.shape or ()
+        fixed = bool(shape) and shape[0].is_const and not batch_first
+        for axis, dim in enumerate(shape):
             for name in sorted(dim.symbols):
                 low, high = ranges.get(name, (None, None))
-                size = leading if axis == 0 and dim.as_symbol() == name else other
+                size = leading if axis == int(fixed) and dim.as_symbol() == name else other
                 size = size if low is None else max(size, low)
                 sizes.setdefault(name, size if high is None else min(size, high))
     return sizes

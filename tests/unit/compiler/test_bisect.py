@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tilewright.compiler import build_program, compare
+from tilewright.compiler import verify as compiler_verify
 from tilewright.compiler.bisect import Fault, regions
 from tilewright.compiler.check import reproduce, verify
 from tilewright.compiler.observe import observe
@@ -175,8 +176,25 @@ def test_rounding_that_adds_up_is_told_from_a_fault(
     _, fault = _verified(path, feeds)
     assert fault.found.error < whole  # each product alone is nearer to the reference
     monkeypatch.setitem(compare.TOLERANCES, "float32", whole * 0.99)
-    _, fault = _verified(path, feeds)
+    found = verify(path, feeds=feeds)
+    assert found.passed
+    assert found.rounding is not None
+    assert "rounding adds up" in found.text
+    monkeypatch.setattr(compiler_verify, "_DEPTH_FACTOR", 1.0)
+    _, fault = _verified(path, feeds)  # more than a deep network may be off
     assert fault.cause == "rounding"
+
+
+def test_a_number_on_the_border_of_two_steps_may_take_either(tmp_path: Path) -> None:
+    found = verify(saved(_quantised(), tmp_path), feeds={"x": normal(500, 512)})
+    assert found.passed
+
+
+def test_a_step_too_many_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _plant(monkeypatch, "Round", lambda x: call("round", x + 0.25))
+    _, fault = _verified(saved(_quantised(), tmp_path), {"x": normal(500, 512)})
+    assert fault.cause == "kernel"
+    assert any("Round" in label for label in fault.region.labels)
 
 
 def test_a_wrong_graph_is_told_from_a_wrong_kernel(
@@ -234,3 +252,21 @@ def _chain(length: int) -> onnx.ModelProto:
         for k in range(length)
     ]
     return model_of(nodes, inputs=[tensor_info("x", ("n", 16))], weights=weights, opset=21)
+
+
+def _quantised() -> onnx.ModelProto:
+    """A long product rounded to a fine grid: some of its values lie on the border of two steps."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"], name="product"),
+        node("Mul", ["p", "fine"], ["s"], name="scale"),
+        node("Round", ["s"], ["r"], name="round"),
+        node("Softmax", ["r"], ["y"], name="softmax", axis=-1),
+    ]
+    weights = {"w": normal(512, 64, seed=2), "fine": np.array(50, np.float32)}
+    return model_of(
+        nodes,
+        inputs=[tensor_info("x", ("n", 512))],
+        outputs=["y", "r"],
+        weights=weights,
+        opset=21,
+    )
