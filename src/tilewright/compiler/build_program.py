@@ -24,6 +24,7 @@ from tilewright.graph.view import GraphView, NodeView
 from tilewright.kernel.ir import Kernel
 from tilewright.lower.context import Item, View
 from tilewright.lower.fuse import fuse
+from tilewright.lower.layout import choose_layouts
 from tilewright.lower.lower_node import lower_node
 from tilewright.lower.reindex import Refusal
 from tilewright.runtime.program import (
@@ -302,6 +303,19 @@ def fuse_program(program: DraftProgram, outer: Iterable[str], log: DecisionLog) 
     program.steps = [
         step for step in program.steps if not isinstance(step, DraftSegment) or step.items
     ]
+
+
+def layout_program(
+    program: DraftProgram, constants: dict[str, npt.NDArray[Any]], block: int, log: DecisionLog
+) -> None:
+    """Chooses layouts in every segment, in place; packed arrays join the constants."""
+    for step in program.steps:
+        if isinstance(step, DraftSegment):
+            step.items, packed = choose_layouts(step.items, step.keep, constants, block, log)
+            constants.update(packed)
+        elif isinstance(step, DraftControl):
+            for inner in step.programs.values():
+                layout_program(inner, constants, block, log)
 
 
 def finished(fields: Mapping[str, Any], kind: type, programs: Mapping[str, Program]) -> Any:

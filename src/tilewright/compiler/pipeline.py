@@ -20,7 +20,7 @@ from tilewright.codegen.cpu.emit import Module
 from tilewright.codegen.cpu.objects import llvm_version
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import CpuTarget, named_target
-from tilewright.compiler.build_program import Builder, fuse_program
+from tilewright.compiler.build_program import Builder, fuse_program, layout_program
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import CompileOptions
@@ -80,6 +80,8 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     _check_contract(build)
     with build.stage("fuse"):
         fuse_program(draft, (), build.log)
+    with build.stage("layout"):
+        layout_program(draft, builder.constants, target.lanes(32), build.log)
     with build.stage("generate code"):
         store = KernelStore(target, build.log)
         program = finish(draft, store)

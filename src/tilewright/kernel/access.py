@@ -29,7 +29,7 @@ from tilewright.kernel.ir import (
     walk,
 )
 
-_FREE = frozenset(("select", "checked_index"))
+_FREE = frozenset(("select", "blend", "checked_index"))
 _ONE = Dim.of(1)
 
 

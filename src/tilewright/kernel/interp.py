@@ -236,6 +236,8 @@ class _Run:
         faults = [fault for _, fault in operands]
         if node.op == "select":
             return np.where(arrays[0], arrays[1], arrays[2]), _chosen(arrays[0], faults)
+        if node.op == "blend":
+            return np.where(arrays[0], arrays[1], arrays[2]), worst(*faults)
         if node.op == "checked_index":
             index, size = np.broadcast_arrays(*arrays)
             wrapped = np.where(index < 0, index + size, index)

@@ -349,14 +349,13 @@ def call(op: str, *args: Expr | Scalar) -> Expr:
     spec = SCALAR_OPS[op]
     if len(args) != spec.arity:
         raise InternalError(f"{op} takes {spec.arity} operands")
-    typed = args[1:] if op == "select" else args
+    choice = spec.result is Result.BRANCH
+    typed = args[1:] if choice else args
     like = next((arg.dtype for arg in typed if isinstance(arg, Expr)), None)
     if like is None:
         raise InternalError(f"{op} needs a typed operand")
-    lifted = tuple(
-        _lift(arg, BOOL if op == "select" and i == 0 else like) for i, arg in enumerate(args)
-    )
-    if any(arg.dtype is not like for arg in (lifted[1:] if op == "select" else lifted)):
+    lifted = tuple(_lift(arg, BOOL if choice and i == 0 else like) for i, arg in enumerate(args))
+    if any(arg.dtype is not like for arg in (lifted[1:] if choice else lifted)):
         raise InternalError(f"{op}: operands of types {[arg.dtype.name for arg in lifted]}")
     simple = _simplify(op, lifted)
     if simple is not None:
@@ -414,7 +413,7 @@ def _lift(value: Expr | Scalar, dtype: DType) -> Expr:
 
 def _simplify(op: str, args: tuple[Expr, ...]) -> Expr | None:
     first = args[0]
-    if op == "select" and isinstance(first, Const):
+    if op in ("select", "blend") and isinstance(first, Const):
         return args[1] if first.value else args[2]
     if op == "and" and first.dtype is BOOL:
         for one, other in (args, args[::-1]):

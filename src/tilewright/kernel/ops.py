@@ -5,8 +5,8 @@ Guarantees: every backend and the interpreter implement exactly this table.
 Semantics: float arithmetic is IEEE; integers wrap; integer ``div`` truncates toward zero, ``mod``
 follows the divisor's sign, ``fmod`` the dividend's; division by zero of integers gives 0; shifts
 by >= width give 0; ``min``/``max`` propagate NaN; ``round`` is half-to-even; ``select`` evaluates
-only the chosen branch. ``checked_index(i, n)`` wraps a negative index once and reports an error
-at run time when it lies outside.
+only the chosen branch, ``blend`` both. ``checked_index(i, n)`` wraps a negative index once and
+reports an error at run time when it lies outside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Result(Enum):
 
     SAME = "same"  # the type of all operands
     BOOL = "bool"
-    BRANCH = "branch"  # select: the type of operands 1 and 2
+    BRANCH = "branch"  # the type of operands 1 and 2; operand 0 is a bool
     INDEX = "index"  # int64
 
 
@@ -87,6 +87,7 @@ _TABLE = (
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
     ),
     ScalarOp(name="select", arity=3, classes="*", result=Result.BRANCH),
+    ScalarOp(name="blend", arity=3, classes="*", result=Result.BRANCH),
     ScalarOp(name="checked_index", arity=2, classes="i", result=Result.INDEX),
 )
 SCALAR_OPS: dict[str, ScalarOp] = {op.name: op for op in _TABLE}

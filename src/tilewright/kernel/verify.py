@@ -25,7 +25,7 @@ from tilewright.kernel.ir import (
     Store,
     walk,
 )
-from tilewright.kernel.ops import COMBINERS, SCALAR_OPS
+from tilewright.kernel.ops import COMBINERS, SCALAR_OPS, Result
 from tilewright.kernel.text import print_expr, print_kernel
 
 
@@ -172,8 +172,9 @@ def _index_problem(index: tuple[Expr, ...], buffer: Buffer) -> str | None:
 
 def _call_problem(node: Call) -> str | None:
     spec = SCALAR_OPS[node.op]
-    values = node.args[1:] if node.op == "select" else node.args
-    if node.op == "select" and node.args[0].dtype is not BOOL:
+    choice = SCALAR_OPS[node.op].result is Result.BRANCH
+    values = node.args[1:] if choice else node.args
+    if choice and node.args[0].dtype is not BOOL:
         return f"select on {node.args[0].dtype}"
     if any(value.dtype is not values[0].dtype for value in values):
         return f"{node.op} of {', '.join(value.dtype.name for value in values)}"

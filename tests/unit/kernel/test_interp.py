@@ -73,7 +73,7 @@ def of_two(op: str, left: Array, right: Array) -> Array:
 
 
 def test_implements_the_whole_table() -> None:
-    assert set(NUMPY_OPS) | {"select", "checked_index"} == set(SCALAR_OPS)
+    assert set(NUMPY_OPS) | {"select", "blend", "checked_index"} == set(SCALAR_OPS)
     assert set(NUMPY_COMBINERS) == set(COMBINERS)
 
 

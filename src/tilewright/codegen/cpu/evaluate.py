@@ -205,6 +205,8 @@ class Evaluator:
                 if expr.op == "checked_index":
                     return self._checked(expr, variant)
                 args = [self.value(arg, variant) for arg in expr.args]
+                if expr.op == "blend":
+                    return self._blend(*args)
                 lanes = max(arg.type.lanes for arg in args)
                 spread = [self.b.splat(arg, lanes) for arg in args]
                 return emit_op(self.b, expr.op, spread, expr.args[0].dtype)

@@ -25,6 +25,7 @@ from tilewright.kernel.schedule import Schedule
 ONE = Dim.of(1)
 _GATHER_COST = 8.0
 _MAX_LANES = 64
+_MAX_ROWS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         return Refusal("no reduction")
     if not any(_is_product(node) for node in reduces):
         return Refusal("no sum of products")
-    vector = _best_vector_axis(nest)
+    vector = _contraction_vector(nest, reduces, _lanes(nest, target))
     if vector is None:
         return Refusal("no parallel axis along contiguous memory")
     if _hoists(nest, vector):
@@ -168,16 +169,7 @@ def _access_cost(nest: Nest, axis: str) -> float | None:
     for form in nest.stores:
         if form.stride(axis) != ONE:
             return None
-    cost = 0.0
-    for form in nest.loads.values():
-        stride = form.stride(axis)
-        if stride is None:
-            cost += 2 * _GATHER_COST
-        elif stride == ONE:
-            cost += 1.0
-        elif stride.terms:
-            cost += _GATHER_COST
-    return cost
+    return sum(_step_cost(form.stride(axis)) for form in nest.loads.values())
 
 
 def _best_vector_axis(nest: Nest) -> Axis | None:
@@ -191,10 +183,55 @@ def _best_vector_axis(nest: Nest) -> Axis | None:
     return best[1] if best else None
 
 
+def _contraction_vector(nest: Nest, reduces: list[Reduce], lanes: int) -> Axis | None:
+    """The axis along which the loads of the reductions cost least, idle lanes counted.
+
+    Stores happen once a reduction, so that scattering them costs little when it is long.
+    """
+    inside = [
+        nest.loads[id(n)] for n in walk(*reduces) if isinstance(n, Load) and id(n) in nest.loads
+    ]
+    points = max(_points(nest.reduce_axes[id(node)]) for node in reduces)
+    best: tuple[float, Axis] | None = None
+    for axis in reversed(nest.axes):
+        if axis.ordered or (axis.extent.is_const and axis.extent.const < 2):
+            continue
+        cost = sum(_step_cost(form.stride(axis.name)) for form in inside)
+        if cost >= len(inside) * _GATHER_COST or not cost:
+            continue
+        if axis.extent.is_const:
+            size = axis.extent.const
+            width = min(lanes, max(4, 1 << (size - 1).bit_length()))
+            cost *= -(-size // width) * width / size * lanes / width
+        for form in nest.stores:
+            if form.stride(axis.name) != ONE:
+                cost += 4.0 * lanes / points
+        if best is None or cost < best[0]:
+            best = (cost, axis)
+    return best[1] if best else None
+
+
+def _points(axes: tuple[Axis, ...]) -> int:
+    """Points of a reduction; unknown extents count as 16."""
+    total = 1
+    for axis in axes:
+        total *= axis.extent.const if axis.extent.is_const else 16
+    return max(1, total)
+
+
+def _step_cost(stride: Dim | None) -> float:
+    """Cost of loading one vector whose lanes are that far apart."""
+    if stride is None:
+        return 2 * _GATHER_COST
+    if stride == ONE:
+        return 1.0
+    return _GATHER_COST if stride.terms else 0.0
+
+
 def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
     """True when loads gather along the vector axis but step contiguously along a reduction."""
-    cost = _access_cost(nest, vector.name)
-    if cost is None or cost < _GATHER_COST:
+    costs = [_step_cost(form.stride(vector.name)) for form in nest.loads.values()]
+    if max(costs, default=0.0) < _GATHER_COST:
         return False
     inner = [axes[-1] for axes in nest.reduce_axes.values()]
     for axis in inner:
@@ -228,6 +265,8 @@ def _register_tile(
     """
     budget = (28 if target.num_vectors >= 32 else 12) // max(1, len(reduces))
     rows = _reusing_axis(nest, vector, reduces, vectors=True)
+    if rows is None:
+        rows = _reusing_axis(nest, vector, reduces, vectors=False)
     unroll = {vector.name: 1}
     outer: tuple[str, ...] = ()
     columns = 1
@@ -238,10 +277,12 @@ def _register_tile(
         column = _reusing_axis(nest, vector, reduces, vectors=False)
         if column is not None and column is not rows and budget >= 2:
             columns = _balanced(column.extent, 4 if small and budget >= 8 else 2)
-            unroll[column.name] = columns
             outer = (column.name,)
     if rows is not None:
-        unroll[rows.name] = _balanced(rows.extent, max(1, budget // columns))
+        most = min(_MAX_ROWS, max(1, budget // columns))
+        unroll[rows.name] = _balanced(rows.extent, most)
+    # Columns last: each broadcast scalar is used for all columns at once, then forgotten.
+    unroll.update((name, columns) for name in outer)
     return _Tile(unroll, outer)
 
 

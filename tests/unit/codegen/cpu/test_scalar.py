@@ -53,7 +53,7 @@ _EXACT = {
 CASES = [
     (op, dtype)
     for op, spec in SCALAR_OPS.items()
-    if op not in ("select", "checked_index")
+    if op not in ("select", "blend", "checked_index")
     for letter in spec.classes
     for dtype in _CLASSES[letter]
 ]

@@ -1,0 +1,436 @@
+"""Kernels over blocked layouts: one dim of a buffer split, its inner part last, borders of zeros.
+
+Input -> Output: a ``Kernel`` and the layout of some of its buffers -> the same computation on
+them.
+    out[n, c, h, w] = f(x[n, c, h, w])  ->  out[n, co, h, w, ci] = f(x[n, co, h, w, ci])
+    where c = 16*co + ci
+Requires: every access to a blocked buffer is ``splittable``.
+Guarantees: values are unchanged; a guard is dropped only where the border provably holds what it
+would give; a size that is no multiple of the block is padded, and the padding holds zeros.
+Not here: which buffers are blocked (lower.layout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.core.dtypes import INT64
+from tilewright.core.shape import Dim, Monomial
+from tilewright.kernel.affine import Affine, affine
+from tilewright.kernel.ir import (
+    Axis,
+    AxisVar,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    Store,
+    axis_var,
+    call,
+    constant,
+    dim_value,
+    load,
+    rebuild,
+    reduce_axes,
+    walk,
+)
+
+_COMPARISONS = ("lt", "ge", "le", "gt")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a buffer is stored.
+
+    Attributes:
+        dim: the dim that is split.
+        block: size of the inner part, which becomes the last dim.
+        border: dim -> (elements of zero before, after).
+    """
+
+    dim: int
+    block: int
+    border: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The shape in memory."""
+        sizes = [
+            size + sum(self.border.get(position, (0, 0))) for position, size in enumerate(shape)
+        ]
+        sizes[self.dim] = shape[self.dim].ceildiv(self.block)
+        return (*sizes, Dim.of(self.block))
+
+
+def divided(form: Affine, block: int, inner: Mapping[str, int]) -> tuple[Expr, Expr] | None:
+    """Quotient and remainder of an index by the block, where they are affine.
+
+    Args:
+        inner: axes whose extent is the block (their sum with anything divisible needs no division).
+    """
+    if form.rest:
+        return None
+    quotient = Affine()
+    remainder: Expr = constant(0, INT64)
+    found = False
+    for axis, factor in form.terms.items():
+        if axis in inner and factor == Dim.of(1) and not found:
+            remainder, found = axis_var(axis), True
+            continue
+        if (factor % block) != Dim.of(0):
+            return None
+        quotient = quotient + Affine({axis: factor // block})
+    if (form.offset % block) != Dim.of(0):
+        return None
+    quotient = quotient + Affine(offset=form.offset // block)
+    return expression(quotient), remainder
+
+
+def expression(form: Affine) -> Expr:
+    """An affine form as an expression."""
+    total: Expr = dim_value(form.offset)
+    for axis, factor in form.terms.items():
+        total = axis_var(axis) * dim_value(factor) + total
+    for part, factor in form.rest:
+        total = part * dim_value(factor) + total
+    return total
+
+
+def splittable(expr: Expr, extents: Mapping[str, Dim], block: int, size: Dim) -> str | None:
+    """The axis to split so that an index into a dim of ``size`` divides by the block, or None."""
+    form = affine(expr)
+    if form.rest or (form.offset % block) != Dim.of(0):
+        return None
+    single = [axis for axis, factor in form.terms.items() if factor == Dim.of(1)]
+    others = [factor for factor in form.terms.values() if factor != Dim.of(1)]
+    if len(single) != 1 or any((factor % block) != Dim.of(0) for factor in others):
+        return None
+    extent = extents.get(single[0])
+    if extent is None or not extent.is_const:
+        return None
+    alone = extent == size and len(form.terms) == 1 and not form.offset.terms
+    return single[0] if alone or extent.const % block == 0 else None
+
+
+class Blocker:
+    """Rewrites the kernels of a segment for given layouts."""
+
+    def __init__(
+        self, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[Dim, ...]]
+    ) -> None:
+        self.layouts = layouts
+        self.shapes = shapes
+        self._inner: dict[str, int] = {}
+        self._padded: dict[str, Dim] = {}
+        self._extents: dict[str, Dim] = {}
+
+    def kernel(self, kernel: Kernel, split: Mapping[str, int] | None = None) -> Kernel:
+        """The kernel over the stored shapes; ``split`` are further axes to split, by blocks."""
+        if not split and not any(buffer.name in self.layouts for buffer in kernel.buffers):
+            return kernel
+        stages = tuple(self._stage(stage, split) for stage in kernel.stages)
+        borders = [
+            stage
+            for buffer in kernel.outputs
+            if buffer.name in self.layouts
+            for stage in self._border_stages(buffer)
+        ]
+        return replace(
+            kernel,
+            inputs=tuple(map(self._buffer, kernel.inputs)),
+            outputs=tuple(map(self._buffer, kernel.outputs)),
+            stages=(*stages, *borders),
+        )
+
+    def _buffer(self, buffer: Buffer) -> Buffer:
+        layout = self.layouts.get(buffer.name)
+        return buffer if layout is None else replace(buffer, shape=layout.shape(buffer.shape))
+
+    # --- stages ----------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage, split: Mapping[str, int] | None) -> Stage:
+        blocks = axes_to_split(stage, self.layouts, self.shapes, split)
+        self._inner, self._extents = {}, {axis.name: axis.extent for axis in stage.axes}
+        self._padded = {}
+        names: dict[str, Expr] = {}
+        axes: list[Axis] = []
+        last: list[Axis] = []
+        for axis in stage.axes:
+            block = blocks.get(axis.name)
+            if block is None:
+                axes.append(axis)
+                continue
+            outer, inner = self._halves(axis, block)
+            axes.append(outer)
+            last.append(inner)
+            names[axis.name] = outer.var * block + inner.var
+        return Stage((*axes, *last), tuple(self._store(s, names, blocks) for s in stage.stores))
+
+    def _store(self, store: Store, names: Mapping[str, Expr], blocks: Mapping[str, int]) -> Store:
+        index = tuple(self._expr(part, names, blocks) for part in store.index)
+        value = self._expr(store.value, names, blocks)
+        guard = None if store.guard is None else self._expr(store.guard, names, blocks)
+        inside = self._inside(store.index, names)
+        if inside is not None:
+            if store.buffer in self.layouts:
+                value = call("blend", inside, value, constant(0, value.dtype))
+            else:
+                guard = inside if guard is None else guard & inside
+        return Store(store.buffer, self._index(store.buffer, index), value, guard)
+
+    def _inside(self, index: Sequence[Expr], names: Mapping[str, Expr]) -> Expr | None:
+        """The condition under which no padded axis is past its size, if the index has one."""
+        total: Expr | None = None
+        used = {node.name for node in walk(*index) if isinstance(node, AxisVar)}
+        for axis in sorted(used & self._padded.keys()):
+            part = call("lt", names[axis], dim_value(self._padded[axis]))
+            total = part if total is None else total & part
+        return total
+
+    def _halves(self, axis: Axis, block: int) -> tuple[Axis, Axis]:
+        outer = Axis(f"{axis.name}o", axis.extent.ceildiv(block))
+        inner = Axis(f"{axis.name}i", Dim.of(block))
+        if axis.extent.const % block:
+            self._padded[axis.name] = axis.extent
+        self._inner[inner.name] = block
+        self._extents[outer.name] = outer.extent
+        self._extents[inner.name] = inner.extent
+        return outer, inner
+
+    def _expr(self, root: Expr, names: Mapping[str, Expr], blocks: Mapping[str, int]) -> Expr:
+        """Replaces split axes and re-indexes loads, bottom-up."""
+        done: dict[int, Expr] = {}
+        around = dict(names)
+        for node in walk(root):
+            if isinstance(node, Reduce):
+                for axis in node.axes:
+                    self._extents[axis.name] = axis.extent
+                    if axis.name in blocks and axis.name not in around:
+                        outer, inner = self._halves(axis, blocks[axis.name])
+                        around[axis.name] = outer.var * blocks[axis.name] + inner.var
+        for node in walk(root):
+            done[id(node)] = self._node(node, done, around, blocks)
+        return done[id(root)]
+
+    def _node(
+        self,
+        node: Expr,
+        done: Mapping[int, Expr],
+        names: Mapping[str, Expr],
+        blocks: Mapping[str, int],
+    ) -> Expr:
+        children = [done[id(child)] for child in node.children]
+        match node:
+            case AxisVar():
+                return names.get(node.name, node)
+            case Load():
+                return self._load(node, children, names)
+            case Reduce():
+                return reduce_axes(node.combiner, self._reduce_axes(node, blocks), children[0])
+            case Call() if node.op in _COMPARISONS:
+                return self._comparison(node.op, children)
+            case Call() if node.op == "select":
+                return self._guarded(children)
+        return rebuild(node, children)
+
+    def _load(self, node: Load, children: Sequence[Expr], names: Mapping[str, Expr]) -> Expr:
+        found = load(node.buffer, node.dtype, self._index(node.buffer, tuple(children)))
+        layout = self.layouts.get(node.buffer)
+        others = [part for k, part in enumerate(node.index) if layout is None or k != layout.dim]
+        inside = self._inside(others, names)
+        return found if inside is None else call("select", inside, found, constant(0, node.dtype))
+
+    def _reduce_axes(self, node: Reduce, blocks: Mapping[str, int]) -> tuple[Axis, ...]:
+        outer: list[Axis] = []
+        last: list[Axis] = []
+        for axis in node.axes:
+            if axis.name not in blocks:
+                outer.append(axis)
+                continue
+            first, second = self._halves(axis, blocks[axis.name])
+            outer.append(first)
+            last.append(second)
+        return (*outer, *last)
+
+    def _index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        layout = self.layouts.get(buffer)
+        if layout is None:
+            return index
+        moved = [
+            part + layout.border.get(position, (0, 0))[0] for position, part in enumerate(index)
+        ]
+        parts = divided(affine(index[layout.dim]), layout.block, self._inner)
+        if parts is None:
+            block = constant(layout.block, INT64)
+            parts = call("div", index[layout.dim], block), call("fmod", index[layout.dim], block)
+        moved[layout.dim] = parts[0]
+        return (*moved, parts[1])
+
+    # --- guards ----------------------------------------------------------------------------------
+
+    def _comparison(self, op: str, sides: Sequence[Expr]) -> Expr:
+        """``16*q + i < 16*k`` is ``q < k`` (and the like for >=), which lanes share."""
+        left, right = (affine(side) for side in sides)
+        if op in ("lt", "ge") and sides[0].dtype is INT64 and right.is_constant and self._inner:
+            block = next(iter(self._inner.values()))
+            parts = divided(left, block, self._inner)
+            if parts is not None and (right.offset % block) == Dim.of(0):
+                return call(op, parts[0], dim_value(right.offset // block))
+        return call(op, *sides)
+
+    def _guarded(self, children: Sequence[Expr]) -> Expr:
+        condition, then, otherwise = children
+        inner = then
+        while isinstance(inner, Cast):
+            inner = inner.arg
+        zero = isinstance(otherwise, Const) and otherwise.value == 0
+        layout = self.layouts.get(inner.buffer) if isinstance(inner, Load) else None
+        if not zero or layout is None or not isinstance(inner, Load):
+            return call("select", condition, then, otherwise)
+        kept = [part for part in conjuncts(condition) if not self._covered(part, inner, layout)]
+        if not kept:
+            return then
+        total = kept[0]
+        for part in kept[1:]:
+            total = total & part
+        return call("select", total, then, otherwise)
+
+    def _covered(self, condition: Expr, access: Load, layout: Layout) -> bool:
+        """True when the border holds zeros wherever the condition fails."""
+        if not isinstance(condition, Call) or condition.op not in ("lt", "ge"):
+            return False
+        shape = self.shapes[access.buffer]
+        for position, (before, after) in layout.border.items():
+            own = affine(access.index[position] + (-before))
+            if own != affine(condition.args[0]):
+                continue
+            limit = affine(condition.args[1])
+            if condition.op == "ge" and limit == Affine():
+                return reach(own, self._extents)[0] <= before
+            size = shape[position]
+            if condition.op == "lt" and limit == Affine(offset=size):
+                return beyond(own, size, self._extents) <= after
+        return False
+
+    # --- borders ---------------------------------------------------------------------------------
+
+    def _border_stages(self, buffer: Buffer) -> list[Stage]:
+        layout = self.layouts[buffer.name]
+        sizes = layout.shape(buffer.shape)
+        zero = constant(0, buffer.dtype)
+        stages: list[Stage] = []
+        for position, (before, after) in layout.border.items():
+            for count, start in ((before, Dim.of(0)), (after, sizes[position] - after)):
+                if not count:
+                    continue
+                axes = tuple(
+                    Axis(f"i{k}", Dim.of(count) if k == position else size)
+                    for k, size in enumerate(sizes)
+                )
+                index = tuple(
+                    axis.var + dim_value(start) if k == position else axis.var
+                    for k, axis in enumerate(axes)
+                )
+                stages.append(Stage(axes, (Store(buffer.name, index, zero),)))
+        return stages
+
+
+_FAR = 1 << 30
+
+
+def reach(form: Affine, extents: Mapping[str, Dim]) -> tuple[int, int]:
+    """How far below 0 an index may go (as a count), and 0; ``_FAR`` where it is not known."""
+    lowest = form.offset
+    for axis, factor in form.terms.items():
+        if not factor.is_const:
+            return _FAR, 0
+        if factor.const < 0:
+            extent = extents.get(axis)
+            if extent is None:
+                return _FAR, 0
+            lowest = lowest + factor * (extent - 1)
+    if form.rest or not lowest.is_const:
+        return _FAR, 0
+    return max(0, -lowest.const), 0
+
+
+def beyond(form: Affine, size: Dim, extents: Mapping[str, Dim]) -> int:
+    """How many elements past ``size - 1`` an index may go; ``_FAR`` where it is not known."""
+    highest = form.offset
+    for axis, factor in form.terms.items():
+        extent = extents.get(axis)
+        if extent is None or not factor.is_const:
+            return _FAR
+        if factor.const > 0:
+            highest = highest + factor * (extent - 1)
+    if form.rest:
+        return _FAR
+    excess = highest - size + 1
+    if not excess.is_const:
+        excess = upper_bound(highest) - size + 1
+    return max(0, excess.const) if excess.is_const else _FAR
+
+
+def upper_bound(dim: Dim) -> Dim:
+    """A dim with ``k * floor(x/k)`` replaced by ``x``, which is not smaller."""
+    total = Dim.of(0)
+    for monomial, factor in dim.terms:
+        total = total + (_unfloored(monomial, factor) or Dim(((monomial, factor),)))
+    return total
+
+
+def _unfloored(monomial: Monomial, factor: int) -> Dim | None:
+    """``factor * floor(x/k)`` without the floor, where that is an integer form."""
+    if len(monomial) != 1 or monomial[0].op != "floordiv" or factor <= 0:
+        return None
+    left, right = monomial[0].left, monomial[0].right
+    if left is None or right is None or not right.is_const or right.const <= 0:
+        return None
+    return left * (factor // right.const) if factor % right.const == 0 else None
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The parts of a conjunction."""
+    if isinstance(condition, Call) and condition.op == "and":
+        return [part for arg in condition.args for part in conjuncts(arg)]
+    return [condition]
+
+
+def axes_to_split(
+    stage: Stage,
+    layouts: Mapping[str, Layout],
+    shapes: Mapping[str, tuple[Dim, ...]],
+    split: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Axes of a stage and its reductions that index split dims, with their blocks."""
+    extents = axis_extents(stage)
+    blocks = {name: block for name, block in (split or {}).items() if name in extents}
+    for buffer, index in accesses(stage):
+        layout = layouts.get(buffer)
+        if layout is not None:
+            size = shapes[buffer][layout.dim]
+            axis = splittable(index[layout.dim], extents, layout.block, size)
+            if axis is not None:
+                blocks[axis] = layout.block
+    return blocks
+
+
+def axis_extents(stage: Stage) -> dict[str, Dim]:
+    """Extents of all axes, reduction axes included."""
+    extents = {axis.name: axis.extent for axis in stage.axes}
+    for node in walk(*(store.value for store in stage.stores)):
+        if isinstance(node, Reduce):
+            extents.update((axis.name, axis.extent) for axis in node.axes)
+    return extents
+
+
+def accesses(stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
+    """Buffer and index of every store and load."""
+    found = [(store.buffer, store.index) for store in stage.stores]
+    found += [(node.buffer, node.index) for node in walk(*stage.roots) if isinstance(node, Load)]
+    return found

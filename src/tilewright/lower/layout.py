@@ -1,0 +1,316 @@
+"""Layouts of a segment: channels in blocks of one vector, constants packed.
+
+Input -> Output: fused items -> the same computation over blocked buffers and packed constants,
+with decisions.
+    conv over [n, c, h, w]  ->  conv over [n, c/16, h, w, 16]: vectors run along 16 output channels,
+    rows of pixels reuse the weights, borders of zeros replace guards
+Requires: items in execution order; ``keep`` are read outside and stay as they are.
+Guarantees: values are unchanged up to the order of sums; a refusal has a reason.
+Not here: rewriting kernels (kernel.blocked), tiles (codegen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from tilewright.core.dtypes import FLOAT32
+from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
+from tilewright.kernel.affine import affine
+from tilewright.kernel.blocked import (
+    Blocker,
+    Layout,
+    accesses,
+    axis_extents,
+    beyond,
+    conjuncts,
+    reach,
+    splittable,
+)
+from tilewright.kernel.ir import (
+    AxisVar,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    walk,
+)
+from tilewright.kernel.verify import verify
+from tilewright.lower.context import Item, View
+from tilewright.lower.pack import pack_constants
+from tilewright.lower.reindex import Refusal
+
+_CHANNELS = 1
+_MAX_BORDER = 8
+_MAX_PADDING = 1.4
+_MIN_PACKED_REDUCTION = 8
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What is known of a segment while layouts are chosen."""
+
+    kernels: list[Kernel]
+    keep: Collection[str]
+    constants: Mapping[str, Array]
+    block: int
+    viewed: set[str] = field(default_factory=set)
+    shapes: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
+    writers: dict[str, Kernel] = field(default_factory=dict)
+
+
+def choose_layouts(
+    items: Sequence[Item],
+    keep: Collection[str],
+    constants: Mapping[str, Array],
+    block: int,
+    log: DecisionLog,
+) -> tuple[list[Item], dict[str, Array]]:
+    """Rewrites a segment's items.
+
+    Args:
+        block: float32 lanes of one vector.
+
+    Returns:
+        The items, and the packed constants that they read.
+    """
+    segment = _collect(items, keep, constants, block)
+    layouts = _blocked_buffers(segment, log)
+    _add_borders(layouts, segment)
+    blocker = Blocker(layouts, segment.shapes)
+    added: dict[str, Array] = {}
+    result: list[Item] = []
+    for item in items:
+        if isinstance(item, View):
+            result.append(item)
+            continue
+        kernel = blocker.kernel(item, _further_splits(item, segment))
+        packed = pack_constants(kernel, constants)
+        if not isinstance(packed, Refusal):
+            kernel, arrays = packed
+            added.update(arrays)
+            log.add("pack", "+".join(item.sources), ", ".join(sorted(arrays)))
+        if kernel is not item:
+            verify(kernel)
+        result.append(kernel)
+    return result, added
+
+
+def _collect(
+    items: Sequence[Item], keep: Collection[str], constants: Mapping[str, Array], block: int
+) -> _Segment:
+    kernels = [item for item in items if isinstance(item, Kernel)]
+    segment = _Segment(kernels, keep, constants, block)
+    for item in items:
+        if isinstance(item, View):
+            segment.viewed |= {item.target.name, item.source.name}
+            continue
+        for buffer in item.buffers:
+            segment.shapes.setdefault(buffer.name, buffer.shape)
+        for buffer in item.outputs:
+            segment.writers[buffer.name] = item
+    return segment
+
+
+# --- which buffers are blocked --------------------------------------------------------------------
+
+
+def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
+    anchors = {
+        id(kernel) for kernel in segment.kernels if _is_convolution(kernel, segment.constants)
+    }
+    touched: dict[str, list[Kernel]] = {}
+    for kernel in segment.kernels:
+        for buffer in (*kernel.inputs, *kernel.outputs):
+            touched.setdefault(buffer.name, []).append(kernel)
+    layouts: dict[str, Layout] = {}
+    for name, writer in segment.writers.items():
+        buffer = next(b for b in writer.outputs if b.name == name)
+        users = touched[name]
+        if not any(id(kernel) in anchors for kernel in users):
+            continue
+        reason = _unblockable(buffer, users, segment)
+        if reason is None:
+            layouts[name] = Layout(_CHANNELS, segment.block)
+            log.add("layout", name, f"channels in blocks of {segment.block}")
+        else:
+            log.add("layout", name, "row-major", (("blocked channels", reason),))
+    return layouts
+
+
+def _unblockable(buffer: Buffer, users: Sequence[Kernel], segment: _Segment) -> str | None:
+    """The reason against blocking a buffer, or None."""
+    if buffer.name in segment.keep:
+        return "it is read outside of the segment"
+    if buffer.name in segment.viewed:
+        return "it is read under another shape"
+    if buffer.dtype is not FLOAT32:
+        return f"it holds {buffer.dtype.name}"
+    if len(buffer.shape) not in (3, 4, 5):
+        return "it has no spatial dims"
+    channels = buffer.shape[_CHANNELS]
+    if not channels.is_const:
+        return f"the number of channels, {channels}, is not known"
+    padded = channels.ceildiv(segment.block).const * segment.block
+    if padded > _MAX_PADDING * channels.const:
+        return f"{channels} channels would be padded to {padded}"
+    if all(size == Dim.of(1) for size in buffer.shape[_CHANNELS + 1 :]):
+        return "its spatial dims are 1"
+    for kernel in users:
+        if kernel.steps is not None or kernel.temporaries:
+            return f"{kernel.name} steps through it"
+        for stage in kernel.stages:
+            extents = axis_extents(stage)
+            if any(axis.ordered for axis in stage.axes):
+                return f"{kernel.name} reads it in order"
+            for name, index in accesses(stage):
+                if name != buffer.name:
+                    continue
+                if splittable(index[_CHANNELS], extents, segment.block, channels) is None:
+                    return f"{kernel.name} does not index its channels by one axis"
+    return None
+
+
+def _is_convolution(kernel: Kernel, constants: Mapping[str, Array]) -> bool:
+    """A sum of products whose constant factor moves along the output's channels."""
+    if len(kernel.stages) != 1 or len(kernel.stages[0].stores) != 1:
+        return False
+    store = kernel.stages[0].stores[0]
+    if len(store.index) not in (3, 4, 5):
+        return False
+    channel, last = (
+        {n.name for n in walk(store.index[k]) if isinstance(n, AxisVar)} for k in (1, -1)
+    )
+    for node in walk(store.value):
+        if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
+            for part in walk(node.body):
+                if isinstance(part, Load) and part.buffer in constants:
+                    moving = {n.name for n in walk(*part.index) if isinstance(n, AxisVar)}
+                    if channel & moving and not last & moving:
+                        return True
+    return False
+
+
+def _multiplies(node: Reduce) -> bool:
+    return isinstance(node.body, Call) and node.body.op == "mul"
+
+
+# --- borders --------------------------------------------------------------------------------------
+
+
+def _add_borders(layouts: dict[str, Layout], segment: _Segment) -> None:
+    """Gives buffers the border that guarded loads of convolutions need."""
+    wanted: dict[str, dict[int, tuple[int, int]]] = {}
+    for kernel in segment.kernels:
+        for stage in kernel.stages:
+            extents = axis_extents(stage)
+            for load, condition in _guarded_loads(stage):
+                if load.buffer in layouts:
+                    needs = _needs(load, condition, segment.shapes[load.buffer], extents)
+                    border = wanted.setdefault(load.buffer, {})
+                    for position, (before, after) in needs.items():
+                        old = border.get(position, (0, 0))
+                        border[position] = (max(old[0], before), max(old[1], after))
+    for name, border in wanted.items():
+        if border:
+            layouts[name] = Layout(_CHANNELS, segment.block, border)
+
+
+def _guarded_loads(stage: Stage) -> list[tuple[Load, Call]]:
+    """Loads that a select guards with zero, inside sums."""
+    found: list[tuple[Load, Call]] = []
+    for node in walk(*(store.value for store in stage.stores)):
+        if not isinstance(node, Reduce) or node.combiner != "sum":
+            continue
+        for part in walk(node.body):
+            if not (isinstance(part, Call) and part.op == "select"):
+                continue
+            then, otherwise = part.args[1], part.args[2]
+            while isinstance(then, Cast):
+                then = then.arg
+            zero = isinstance(otherwise, Const) and otherwise.value == 0
+            if zero and isinstance(then, Load) and isinstance(part.args[0], Call):
+                found.append((then, part.args[0]))
+    return found
+
+
+def _needs(
+    load: Load, condition: Call, shape: Sequence[Dim], extents: Mapping[str, Dim]
+) -> dict[int, tuple[int, int]]:
+    """The border that makes a guard superfluous, by dim."""
+    needs: dict[int, tuple[int, int]] = {}
+    for part in conjuncts(condition):
+        if not isinstance(part, Call) or part.op not in ("ge", "lt"):
+            continue
+        form = affine(part.args[0])
+        for position in range(_CHANNELS + 1, len(shape)):
+            if affine(load.index[position]) != form:
+                continue
+            before, after = needs.get(position, (0, 0))
+            if part.op == "ge":
+                before = max(before, reach(form, extents)[0])
+            else:
+                after = max(after, beyond(form, shape[position], extents))
+            needs[position] = (before, after)
+    return {
+        position: ends for position, ends in needs.items() if max(ends) <= _MAX_BORDER and any(ends)
+    }
+
+
+# --- further axes ---------------------------------------------------------------------------------
+
+
+def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
+    """Axes to split though no buffer is blocked along them, so that constants can be packed."""
+    if len(kernel.stages) != 1 or len(kernel.stages[0].stores) != 1 or kernel.steps is not None:
+        return {}
+    stage = kernel.stages[0]
+    store = stage.stores[0]
+    if any(axis.ordered for axis in stage.axes) or store.guard is not None:
+        return {}
+    for node in walk(store.value):
+        if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
+            axis = _packed_axis(node, stage, segment)
+            if axis is not None:
+                return axis
+    return {}
+
+
+def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int] | None:
+    """The axis of a constant factor: a matrix product's last, a convolution's channels."""
+    if sum(1 for axis in node.axes if axis.extent != Dim.of(1)) == 0:
+        return None
+    last = stage.axes[-1] if stage.axes else None
+    for part in walk(node.body):
+        if not isinstance(part, Load) or part.buffer not in segment.constants:
+            continue
+        moving = {n.name for n in walk(*part.index) if isinstance(n, AxisVar)}
+        names = [axis for axis in stage.axes if axis.name in moving]
+        if len(names) != 1 or part.dtype is not FLOAT32:
+            continue
+        axis = names[0]
+        size = axis.extent
+        if not size.is_const or not _is_long(node):
+            continue
+        wide = 2 * segment.block
+        if axis is last and size.const % wide == 0:
+            return {axis.name: wide}
+        if size.const % segment.block == 0:
+            return {axis.name: segment.block}
+    return None
+
+
+def _is_long(node: Reduce) -> bool:
+    points = 1
+    for axis in node.axes:
+        points *= axis.extent.const if axis.extent.is_const else _MIN_PACKED_REDUCTION
+    return points >= _MIN_PACKED_REDUCTION

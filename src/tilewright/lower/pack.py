@@ -1,0 +1,186 @@
+"""Constant operands in the order in which a contraction reads them.
+
+Input -> Output: a kernel whose reduction reads constants -> the kernel over packed copies of
+them.
+    b[k, 32*jo + ji] for jo, k, ji  ->  packed[jo, k, ji]: the innermost loops read it from end to
+    end
+Requires: the access is affine in axes of known extents.
+Guarantees: a packed copy has as many elements as points of the axes that it depends on; values
+are copied.
+Not here: which axes are split (lower.layout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.core.shape import Dim
+from tilewright.kernel.affine import Affine, access, affine
+from tilewright.kernel.blocked import conjuncts
+from tilewright.kernel.ir import (
+    Axis,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    Store,
+    axis_var,
+    load,
+    rebuild,
+    walk,
+)
+from tilewright.lower.reindex import Refusal
+
+Array = npt.NDArray[Any]
+
+
+def pack_constants(
+    kernel: Kernel, constants: Mapping[str, Array]
+) -> tuple[Kernel, dict[str, Array]] | Refusal:
+    """Packs every constant that reductions read along the last axis of their stage."""
+    shapes = {buffer.name: buffer.shape for buffer in kernel.inputs}
+    made: dict[str, tuple[Buffer, Array]] = {}
+    stages = tuple(_pack_stage(stage, constants, shapes, made) for stage in kernel.stages)
+    if not made:
+        return Refusal("no constant operand moves along the last axis")
+    roots = [root for stage in stages for root in stage.roots]
+    used = {node.buffer for node in walk(*roots) if isinstance(node, Load)}
+    kept = [buffer for buffer in kernel.inputs if buffer.name in used]
+    inputs = (*kept, *(buffer for buffer, _ in made.values()))
+    result = replace(kernel, stages=stages, inputs=inputs)
+    return result, {name: array for name, (_, array) in made.items()}
+
+
+def _pack_stage(
+    stage: Stage,
+    constants: Mapping[str, Array],
+    shapes: Mapping[str, tuple[Dim, ...]],
+    made: dict[str, tuple[Buffer, Array]],
+) -> Stage:
+    replacements: dict[int, Expr] = {}
+    for reduce in _reductions(stage):
+        for whole, node, inside in _operands(reduce.body, constants):
+            form = access(node.index, shapes[node.buffer])
+            order = _order(form, stage, reduce)
+            if isinstance(order, Refusal):
+                continue
+            packed, array = _packed(node, form, order, inside, constants[node.buffer])
+            made[packed.name] = packed, array
+            index = [axis_var(axis.name) for axis in order]
+            replacements[id(whole)] = load(packed.name, packed.dtype, index)
+    return _replaced(stage, replacements) if replacements else stage
+
+
+def _reductions(stage: Stage) -> list[Reduce]:
+    roots = [store.value for store in stage.stores]
+    return [node for node in walk(*roots) if isinstance(node, Reduce) and node.combiner == "sum"]
+
+
+def _operands(
+    body: Expr, constants: Mapping[str, Array]
+) -> list[tuple[Expr, Load, tuple[tuple[Affine, int], ...]]]:
+    """Loads of constants: what to replace, the load, and bounds outside of which it is zero."""
+    found: list[tuple[Expr, Load, tuple[tuple[Affine, int], ...]]] = []
+    guarded: set[int] = set()
+    for node in reversed(walk(body)):
+        if isinstance(node, Call) and node.op == "select":
+            then, otherwise = node.args[1], node.args[2]
+            bounds = _bounds(node.args[0])
+            zero = isinstance(otherwise, Const) and otherwise.value == 0
+            if zero and bounds is not None and isinstance(then, Load) and then.buffer in constants:
+                found.append((node, then, bounds))
+                guarded.add(id(then))
+        elif isinstance(node, Load) and node.buffer in constants and id(node) not in guarded:
+            found.append((node, node, ()))
+    return found
+
+
+def _bounds(condition: Expr) -> tuple[tuple[Affine, int], ...] | None:
+    """A conjunction of ``form < constant``, or None."""
+    result: list[tuple[Affine, int]] = []
+    for part in conjuncts(condition):
+        if not isinstance(part, Call) or part.op != "lt" or not isinstance(part.args[1], Const):
+            return None
+        form = affine(part.args[0])
+        if form.rest:
+            return None
+        result.append((form, int(part.args[1].value)))
+    return tuple(result)
+
+
+def _order(form: Affine, stage: Stage, reduce: Reduce) -> list[Axis] | Refusal:
+    """The axes of an access: outer ones, the reduction's, then the last axis of the stage."""
+    if form.rest or not stage.axes:
+        return Refusal("the access is not affine")
+    last = stage.axes[-1]
+    if form.terms.get(last.name) is None:
+        return Refusal("the access does not move along the last axis")
+    axes = [*stage.axes[:-1], *reduce.axes, last]
+    order = [axis for axis in axes if axis.name in form.terms]
+    if len(order) != len(form.terms):
+        return Refusal("the access depends on another reduction")
+    if not all(axis.extent.is_const for axis in order) or not form.offset.is_const:
+        return Refusal("an extent is not known")
+    if not all(factor.is_const for factor in form.terms.values()):
+        return Refusal("a stride is not known")
+    return order
+
+
+def _packed(
+    node: Load,
+    form: Affine,
+    order: list[Axis],
+    inside: tuple[tuple[Affine, int], ...],
+    array: Array,
+) -> tuple[Buffer, Array]:
+    where = _grid(form, order)
+    text = ",".join(f"{axis.extent}*{form.terms[axis.name]}" for axis in order)
+    name = f"{node.buffer}/packed[{text}+{form.offset}]"
+    dims = tuple(axis.extent for axis in order)
+    flat = array.reshape(-1)
+    if not inside:
+        return Buffer(name, node.dtype, dims), flat[where]
+    mask = np.ones(where.shape, dtype=bool)
+    for bound, limit in inside:
+        mask &= _grid(bound, order) < limit
+        name += f"[{limit}]"
+    data = np.where(mask, flat[np.where(mask, where, 0)], array.dtype.type(0))
+    return Buffer(name, node.dtype, dims), data
+
+
+def _grid(form: Affine, order: list[Axis]) -> npt.NDArray[np.int64]:
+    """An affine form at every point of some axes."""
+    total = np.zeros(tuple(axis.extent.const for axis in order), dtype=np.int64)
+    total += form.offset.const
+    for position, axis in enumerate(order):
+        if axis.name in form.terms:
+            steps = np.arange(axis.extent.const) * form.terms[axis.name].const
+            sizes = [1] * len(order)
+            sizes[position] = axis.extent.const
+            total += steps.reshape(sizes)
+    return total
+
+
+def _replaced(stage: Stage, replacements: Mapping[int, Expr]) -> Stage:
+    def rewritten(root: Expr) -> Expr:
+        done: dict[int, Expr] = {}
+        for node in walk(root):
+            done[id(node)] = replacements.get(id(node)) or rebuild(
+                node, [done[id(child)] for child in node.children]
+            )
+        return done[id(root)]
+
+    stores = tuple(
+        Store(store.buffer, store.index, rewritten(store.value), store.guard)
+        for store in stage.stores
+    )
+    return Stage(stage.axes, stores)

@@ -1,0 +1,132 @@
+"""Blocked layouts and packed constants: same values, every refusal with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.core.record import DecisionLog
+from tilewright.graph.facade import Model, reference
+
+RNG = np.random.default_rng(7)
+
+
+def _network(nodes: list[Any], weights: dict[str, Any], shape: list[Any]) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def _weight(*shape: int) -> Any:
+    scaled = RNG.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    return scaled.astype(np.float32)
+
+
+def _conv(x: str, w: str, y: str, **attributes: Any) -> Any:
+    return helper.make_node("Conv", [x, w], [y], **attributes)
+
+
+def _check(model: onnx.ModelProto, shape: tuple[int, ...]) -> Any:
+    feeds = {"x": RNG.standard_normal(shape).astype(np.float32)}
+    engine = tw.compile(model, verify=False, cache=None, threads=2)
+    want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+    got = engine.run(feeds)["y"]
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    return engine
+
+
+def _layouts(engine: Any) -> dict[str, tuple[str, str]]:
+    return {
+        d.subject: (d.chosen, d.rejected[0][1] if d.rejected else "")
+        for d in engine.decisions
+        if d.stage == "layout"
+    }
+
+
+@pytest.mark.parametrize("channels", [16, 24, 32, 40])
+@pytest.mark.parametrize("size", [7, 14, 17])
+def test_chain_with_borders_strides_and_residual(channels: int, size: int) -> None:
+    c = channels
+    pads = [1, 1, 1, 1]
+    nodes = [
+        _conv("x", "w0", "a", pads=pads),
+        helper.make_node("Relu", ["a"], ["b"]),
+        _conv("b", "w1", "c", pads=pads, group=c),
+        _conv("c", "w2", "d", pads=[0, 0, 0, 0]),
+        helper.make_node("Add", ["d", "b"], ["e"]),
+        _conv("e", "w3", "y", pads=[0, 1, 1, 0], strides=[2, 2]),
+    ]
+    weights = {
+        "w0": _weight(c, 3, 3, 3),
+        "w1": _weight(c, 1, 3, 3),
+        "w2": _weight(c, c, 1, 1),
+        "w3": _weight(5, c, 3, 3),
+    }
+    engine = _check(_network(nodes, weights, [2, 3, size, size]), (2, 3, size, size))
+    assert any(chosen.startswith("channels in blocks") for chosen, _ in _layouts(engine).values())
+
+
+def test_symbolic_sizes_keep_borders() -> None:
+    nodes = [_conv("x", "w0", "a", pads=[1, 1, 1, 1]), _conv("a", "w1", "y", pads=[1, 1, 1, 1])]
+    weights = {"w0": _weight(16, 3, 3, 3), "w1": _weight(16, 16, 3, 3)}
+    model = _network(nodes, weights, ["n", 3, "h", "w"])
+    engine = tw.compile(model, verify=False, cache=None)
+    graph = Model.load(model, DecisionLog()).original
+    for shape in ((1, 3, 5, 9), (2, 3, 16, 31), (1, 3, 1, 1)):
+        feeds = {"x": RNG.standard_normal(shape).astype(np.float32)}
+        want = reference(graph, feeds)["y"]
+        assert np.abs(engine.run(feeds)["y"] - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_concat_of_blocked_and_padded_channels() -> None:
+    nodes = [
+        _conv("x", "w0", "a"),
+        _conv("x", "w1", "b"),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        _conv("c", "w2", "y"),
+    ]
+    for first in (16, 24):
+        weights = {
+            "w0": _weight(first, 3, 1, 1),
+            "w1": _weight(16, 3, 1, 1),
+            "w2": _weight(8, first + 16, 1, 1),
+        }
+        _check(_network(nodes, weights, [1, 3, 6, 6]), (1, 3, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("width", "reason"),
+    [(3, "would be padded"), (16, "is read under another shape")],
+)
+def test_refusals(width: int, reason: str) -> None:
+    nodes = [
+        _conv("x", "w0", "a"),
+        helper.make_node("Reshape", ["a", "s"], ["b"])
+        if width == 16
+        else helper.make_node("Relu", ["a"], ["b"]),
+        _conv("b", "w1", "y"),
+    ]
+    weights = {
+        "w0": _weight(width, 3, 1, 1),
+        "w1": _weight(4, width, 1, 1),
+        "s": np.array([1, width, 3, 12], dtype=np.int64),
+    }
+    engine = _check(_network(nodes, weights, [1, 3, 6, 6]), (1, 3, 6, 6))
+    assert any(reason in why for _, why in _layouts(engine).values())
+
+
+def test_matrix_product_packs_its_constant() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    engine = _check(_network(nodes, {"w": _weight(48, 96)}, [5, 48]), (5, 48))
+    assert any(d.stage == "pack" for d in engine.decisions)
