@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tilewright import UserError
-from tilewright.demo import networks
+from tilewright.demo import networks, runners
 from tilewright.demo.compare import Result, compare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -18,11 +18,13 @@ needs_networks = pytest.mark.skipif(
 )
 
 
-def _read(picture: Path, expected: list[str] | None, folder: Path) -> Result:
+def _read(
+    picture: Path, expected: list[str] | None, folder: Path, runtime: str = "onnxruntime"
+) -> Result:
     return compare(
         picture,
         expected,
-        runtimes=["onnxruntime"],
+        runtimes=[runtime],
         threads=1,
         folder=folder,
         repeats=1,
@@ -31,13 +33,30 @@ def _read(picture: Path, expected: list[str] | None, folder: Path) -> Result:
 
 
 @needs_networks
-def test_every_line_of_the_example_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tilewright"])
+def test_every_line_of_the_example_is_read(tmp_path: Path, runtime: str) -> None:
     expected = (EXAMPLES / "text.txt").read_text(encoding="utf-8").splitlines()
-    result = _read(EXAMPLES / "text.png", expected, tmp_path)
+    result = _read(EXAMPLES / "text.png", expected, tmp_path, runtime)
     (side,) = result.sides
     assert [line.text for line in side.lines] == expected
     assert result.mistakes == []
     assert [line.text for line in side.lines if line.is_upside_down] == ["Upside down: page 17"]
+
+
+@needs_networks
+def test_engines_are_saved_and_loaded(tmp_path: Path) -> None:
+    Image.new("L", (300, 200), 255).save(tmp_path / "page.png")
+    (first,) = _read(tmp_path / "page.png", None, tmp_path, "tilewright").sides
+    assert first.how == "compiled"
+    assert sorted(file.name for file in tmp_path.glob("*.tw")) == sorted(
+        f"{Path(network.file).stem}.tw" for network in networks.NETWORKS
+    )
+    (second,) = _read(tmp_path / "page.png", None, tmp_path, "tilewright").sides
+    assert second.how == "loaded"
+    second.files[0].write_bytes(b"damaged")
+    assert runners.load_engine(second.files[0], 1) is None
+    runners.forget_engines(tmp_path, second.files)
+    assert not list(tmp_path.glob("*.tw"))
 
 
 @needs_networks

@@ -30,6 +30,13 @@ def test_import_loads_nothing_heavy() -> None:
     assert _run(code).strip() == "[]"
 
 
+def test_import_is_quick() -> None:
+    code = "import time; start = time.process_time(); import tilewright;"
+    code += "print(time.process_time() - start)"
+    # Seconds of the processor, not of the clock, and far more than the few ms that it takes.
+    assert min(float(_run(code)) for _ in range(3)) < 0.15
+
+
 def test_help_loads_nothing_that_computes() -> None:
     heavy = tuple(name for name in HEAVY if name not in ("rich", "typer"))
     code = (
