@@ -28,7 +28,10 @@ from tilewright.graph.save import extract, save_model
 from tilewright.graph.shapes import infer
 from tilewright.graph.view import GraphView, ValueView
 
-TOLERANCE = 1e-5  # relative to the largest magnitude of the value: weights are rounded to float32
+# Relative to the largest magnitude of the value. Folded constants are rounded to the model's types,
+# so the narrowest float type in the model counts.
+TOLERANCE = 1e-5
+_NARROW = {"float16": 4e-3, "bfloat16": 3e-2}
 _SIZES = (3, 5, 2, 7, 4)
 
 
@@ -57,7 +60,8 @@ class Comparison:
         except UserError as error:
             return Refused(reason=f"the model fails on these feeds: {error.message}")
         found = evaluate_graph(new, feeds, wide=True)
-        wrong = [name for name in expected if not same(expected[name], found[name])]
+        allowed = _tolerance(before)
+        wrong = [name for name in expected if not same(expected[name], found[name], allowed)]
         if wrong:
             self._blame(before, after, feeds, stage, wrong[0])
         return None
@@ -65,11 +69,14 @@ class Comparison:
     def _blame(
         self, before: ir.Model, after: ir.Model, feeds: Mapping[str, Any], stage: str, output: str
     ) -> None:
-        old, new = view(before), view(after)
-        common = [name for name in _names(new) if name in set(_names(old))]
+        old, new, allowed = view(before), view(after), _tolerance(before)
+        kept = set(_names(old))
+        common = [name for name in _names(new) if name in kept]
         expected = evaluate_graph(old, feeds, wide=True, keep=common)
         found = evaluate_graph(new, feeds, wide=True, keep=common)
-        first = next((name for name in common if not same(expected[name], found[name])), output)
+        first = next(
+            (name for name in common if not same(expected[name], found[name], allowed)), output
+        )
         nodes, starts = _part(before, first, set(common))
         where = ""
         if self.folder is not None:
@@ -103,11 +110,17 @@ class Comparison:
         return f"; written to {self.folder}"
 
 
+def _tolerance(model: ir.Model) -> float:
+    """What the narrowest float type among the model's values allows."""
+    names = {info.dtype.name for info in _infos(model).values()}
+    return max([TOLERANCE, *(allowed for name, allowed in _NARROW.items() if name in names)])
+
+
 def _infos(model: ir.Model) -> Mapping[str, TensorInfo]:
     try:
         return infer(view(model)).tensors
     except UserError:
-        return {}  # the file lacks shapes; everything else is in it
+        return {}
 
 
 def _names(graph: GraphView) -> list[str]:

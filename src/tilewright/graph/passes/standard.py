@@ -1,7 +1,7 @@
 """The order of the graph passes, and how each is checked.
 
 Input -> Output: a model in the newest form -> the same function in fewer and larger operators.
-Guarantees: the graph verifier runs after every pass; with ``verify_passes`` the values of outputs
+Guarantees: the graph verifier runs after every pass that changed something; with ``verify_passes`` the values of outputs
 before and after are compared too, and the guilty pass is named.
 Not here: precision, layout and anything that knows a target.
 """
@@ -69,8 +69,8 @@ STANDARD: tuple[Pass, ...] = (
     fuse_horizontal,
     # What the rewrites left.
     fold_constants,
-    cancel_transposes,
     eliminate_identities,
+    cancel_transposes,
     eliminate_common_subexpressions,
     eliminate_dead_nodes,
 )
@@ -100,7 +100,7 @@ def run_passes(
         model: in the newest form (graph.normalize).
         log: takes the decisions.
         passes: in this order.
-        verify: runs after each pass; None leaves it out.
+        verify: runs after each pass that changed something; None leaves it out.
         verify_passes: also compare the values of the outputs before and after each pass that
             changed something, in float64 on ``feeds`` (by default: random ones of a fixed seed).
         reproducer_folder: where a failing comparison writes the smallest part that differs.
@@ -123,7 +123,7 @@ def run_passes(
         edits = ctx.changes
         ctx.stage = step.name
         step.run(ctx)
-        if verify is not None:
+        if verify is not None and ctx.changes != edits:
             verify(model, after=step.name)
         if comparison is not None and before is not None and ctx.changes != edits:
             refused = comparison.check(before, model, step.name)
