@@ -78,7 +78,17 @@ def _read(source: str | Path | bytes | onnx.ModelProto, name: str) -> tuple[ir.M
             model = ir.serde.deserialize_model(proto)
         except ir.serde.SerdeError as error:
             raise InvalidModel(_innermost(error), file=name, remedy=_DAMAGED) from error
+        _declare_inputs(model, proto)
     return model, read.folder
+
+
+def _declare_inputs(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """An input that is an output as well keeps its declaration as an input."""
+    outputs = {id(value) for value in model.graph.outputs}
+    declared = {value.name: value for value in proto.graph.input}
+    for value in model.graph.inputs:
+        if id(value) in outputs and value.name in declared:
+            ir.serde.deserialize_value_info_proto(declared[value.name], value)
 
 
 def _clone(source: ir.Model, name: str) -> ir.Model:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core.errors import OutOfRange, ShapeMismatch
+from tilewright.runtime.reshape import inferred_size
 
 MAX_ELEMENTS = 2**40
 Ints = tuple[int, ...]
@@ -158,18 +159,21 @@ def broadcast(left: Any, right: Any) -> Ints:
 def reshape(target: Any, shape: Any, allow_zero: Any) -> Ints:
     """The sizes of a reshape: 0 copies (unless allowed as a size), one -1 is what is left."""
     own, sizes = _ints(shape, "shape"), _ints(target, "reshape")
+    allowed = _integer(allow_zero, "allowzero") != 0
     for axis, size in enumerate(sizes):
-        if size == 0 and not allow_zero:
+        if size == 0 and not allowed:
             if axis >= len(own):
                 raise ShapeMismatch(f"reshape: a 0 at axis {axis} of data {own}")
             sizes[axis] = own[axis]
+    if allowed and 0 in sizes and -1 in sizes:
+        raise ShapeMismatch(f"reshape: -1 beside a size of 0 in {sizes}")
     if sizes.count(-1) > 1:
         raise ShapeMismatch(f"reshape: more than one -1 in {sizes}")
     if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        if known == 0 or math.prod(own) % known:
+        rest = inferred_size(own, [size for size in sizes if size != -1])
+        if rest is None:
             raise ShapeMismatch(f"reshape: {own} cannot become {sizes}")
-        sizes[sizes.index(-1)] = math.prod(own) // known
+        sizes[sizes.index(-1)] = rest
     found = _sizes(sizes, "reshape")
     if math.prod(found) != math.prod(own):
         raise ShapeMismatch(f"reshape: {own} cannot become {list(found)}")

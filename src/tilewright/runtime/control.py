@@ -2,8 +2,8 @@
 
 Input -> Output: a step with sub-programs, and a run -> the step's outputs in ``run.values``.
 Guarantees: sub-programs see the values around them (names are unique); a loop of zero trips gives
-the initial values and empty scans; the shapes of carried values may change from one iteration to
-the next.
+the initial values, and empty scans of the shape that a first iteration would give; the shapes of
+carried values may change from one iteration to the next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.errors import ShapeMismatch
+from tilewright.core.errors import ShapeMismatch, UserError
 from tilewright.runtime.program import Branch, Program, Repeat, Sweep, TensorSpec
 
 if TYPE_CHECKING:
@@ -46,9 +46,15 @@ def repeat(executor: Executor, step: Repeat, run: Run) -> None:
         for scan, part in zip(scans, results[1 + len(carried) :], strict=True):
             scan.append(np.array(part))
         iteration += 1
+    trial: list[Any] = []
+    if scans and not iteration:
+        feeds = [np.asarray(0, np.int64), np.asarray(True), *carried]
+        trial = _trial(executor, step.body, feeds, run)[1 + len(carried) :]
     stacked = [
-        _stack(scan, spec, 0, run)
-        for scan, spec in zip(scans, step.body.outputs[1 + len(carried) :], strict=True)
+        _stack(scan, spec, 0, trial[number] if trial else None)
+        for number, (scan, spec) in enumerate(
+            zip(scans, step.body.outputs[1 + len(carried) :], strict=True)
+        )
     ]
     _give(executor, step.outputs, [*carried, *stacked], run)
 
@@ -71,12 +77,20 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
         carried = results[: len(carried)]
         for scan, part in zip(scans, results[len(carried) :], strict=True):
             scan.append(np.array(part))
+    trial: list[Any] = []
+    if scans and not length:
+        slices = [
+            np.zeros([size for k, size in enumerate(array.shape) if k != axis], array.dtype)
+            for array, axis in zip(inputs, step.input_axes, strict=True)
+        ]
+        trial = _trial(executor, step.body, [*carried, *slices], run)[len(carried) :]
     stacked = []
     specs = step.body.outputs[len(carried) :]
-    for scan, spec, axis, back in zip(
-        scans, specs, step.output_axes, step.output_reversed, strict=True
+    for number, (scan, spec, axis, back) in enumerate(
+        zip(scans, specs, step.output_axes, step.output_reversed, strict=True)
     ):
-        stacked.append(_stack(scan[::-1] if back else scan, spec, axis, run))
+        parts = scan[::-1] if back else scan
+        stacked.append(_stack(parts, spec, axis, trial[number] if trial else None))
     _give(executor, step.outputs, [*carried, *stacked], run)
 
 
@@ -91,13 +105,20 @@ def _body(executor: Executor, program: Program, feeds: list[Any], run: Run) -> l
     return executor.outputs(program, run)
 
 
-def _stack(parts: list[Any], spec: TensorSpec, axis: int, run: Run) -> Any:
+def _trial(executor: Executor, program: Program, feeds: list[Any], run: Run) -> list[Any]:
+    """Results of a body that no iteration runs, for their shapes; nothing where it cannot run."""
+    try:
+        return _body(executor, program, feeds, run)
+    except UserError:
+        return []
+
+
+def _stack(parts: list[Any], spec: TensorSpec, axis: int, trial: Any) -> Any:
     if parts:
         return np.stack(parts, axis=axis)
-    sizes = [
-        dim.evaluate(run.symbols) if dim.symbols <= run.symbols.keys() else 0
-        for dim in spec.shape or ()
-    ]
+    if trial is not None:
+        return np.stack([trial], axis=axis).take([], axis=axis)
+    sizes = [dim.const if dim.is_const else 0 for dim in spec.shape or ()]
     position = axis if axis >= 0 else axis + len(sizes) + 1
     sizes.insert(position, 0)
     return np.empty(sizes, dtype=spec.dtype.numpy)

@@ -226,7 +226,7 @@ def divide_sizes(whole: Sequence[Dim], parts: Sequence[Dim]) -> tuple[Dim, bool]
     """
     rest, divisors = list(whole), []
     for dim in parts:
-        if dim in rest and dim != Dim.of(0):
+        if dim in rest:
             rest.remove(dim)
         else:
             divisors.append(dim)

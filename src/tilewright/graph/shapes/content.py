@@ -132,8 +132,8 @@ def from_numbers(numbers: Array, dtype: DType) -> Array | None:
         plain = [value.numerator.const / value.denominator for value in flat]
         if dtype.kind in (Kind.INT, Kind.UINT, Kind.BOOL):
             plain = [value.numerator.const // value.denominator for value in flat]
-            limit = 2 ** (dtype.bits - 1)
-            if dtype.kind is Kind.INT and any(not -limit <= part < limit for part in plain):
+            low, high = _range(dtype)
+            if any(not low <= part <= high for part in plain):
                 return None
         return np.array(plain, dtype.numpy).reshape(numbers.shape)
     if any(value.denominator != 1 for value in flat):
@@ -142,6 +142,12 @@ def from_numbers(numbers: Array, dtype: DType) -> Array | None:
     for index, value in np.ndenumerate(numbers):
         result[index] = value.numerator
     return result
+
+
+def _range(dtype: DType) -> tuple[int, int]:
+    if dtype.kind is Kind.INT:
+        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    return 0, 1 if dtype.kind is Kind.BOOL else 2**dtype.bits - 1
 
 
 def _number(value: Any) -> Number | None:

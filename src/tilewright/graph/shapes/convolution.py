@@ -41,8 +41,12 @@ class Window:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
 
-def window(ctx: RuleContext, spatial: Shape, kernel: Shape) -> Window:
-    """Reads strides, dilations, pads and auto_pad for windows over these spatial sizes."""
+def window(ctx: RuleContext, spatial: Shape, kernel: Shape, *, crop: bool = False) -> Window:
+    """Reads strides, dilations, pads and auto_pad for windows over these spatial sizes.
+
+    Where strides exceed the kernel, SAME padding can come out negative: pooling then cuts the data
+    (``crop``), as its specified formula says, while convolution pads nothing.
+    """
     count = len(spatial)
     if len(kernel) != count:
         ctx.mismatch(f"a kernel {shape_text(kernel)} for {shape_text(spatial)}")
@@ -54,7 +58,7 @@ def window(ctx: RuleContext, spatial: Shape, kernel: Shape) -> Window:
         pads = (_ZERO,) * (2 * count)
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
         plain = Window(kernel=kernel, strides=strides, dilations=dilations, pads=pads)
-        pads = _same_pads(ctx, spatial, plain, upper=auto == "SAME_UPPER")
+        pads = _same_pads(ctx, spatial, plain, upper=auto == "SAME_UPPER", crop=crop)
     elif auto != "NOTSET":
         ctx.fail(f"auto_pad {auto!r} is unknown")
     return Window(kernel=kernel, strides=strides, dilations=dilations, pads=pads)
@@ -71,15 +75,27 @@ def _listed(ctx: RuleContext, name: str, count: int, default: int, *, positive: 
     return tuple(Dim.of(value) for value in given)
 
 
-def _same_pads(ctx: RuleContext, spatial: Shape, plain: Window, *, upper: bool) -> Shape:
+def _same_pads(
+    ctx: RuleContext, spatial: Shape, plain: Window, *, upper: bool, crop: bool
+) -> Shape:
     begins: list[Dim] = []
     ends: list[Dim] = []
     for size, stride, reach in zip(spatial, plain.strides, plain.reach, strict=True):
-        total = ctx.facts.larger((size.ceildiv(stride) - 1) * stride + reach - size, _ZERO)
+        exact = (size.ceildiv(stride) - 1) * stride + reach - size
+        total = ctx.facts.larger(exact, _ZERO)
+        if crop and stride.const > reach.const:
+            first = _half_towards_zero(exact if upper else exact + 1)
+            begins.append(first)
+            ends.append(exact - first)
+            continue
         small = total // 2
         begins.append(small if upper else total - small)
         ends.append(total - small if upper else small)
     return (*begins, *ends)
+
+
+def _half_towards_zero(value: Dim) -> Dim:
+    return value.max(0) // 2 - (value * -1).max(0) // 2
 
 
 def slide(ctx: RuleContext, spatial: Shape, windows: Window, *, ceil: bool = False) -> Shape:
@@ -215,7 +231,7 @@ def _transposed_pads(
     else:
         sizes = tuple(full[k] - pads[k] - pads[count + k] for k in range(count))
         return pads, sizes
-    totals = tuple(have - want for have, want in zip(full, wanted, strict=True))
+    totals = tuple((have - want).max(0) for have, want in zip(full, wanted, strict=True))
     halves = tuple(total // 2 for total in totals)
     rests = tuple(total - half for total, half in zip(totals, halves, strict=True))
     return (*halves, *rests) if auto == "SAME_UPPER" else (*rests, *halves), wanted
@@ -228,7 +244,7 @@ def pool(ctx: RuleContext) -> NodeInfo:
     given = ctx.integers("kernel_shape")
     if given is None or len(data) < 3:
         ctx.fail("kernel_shape and spatial axes are required")
-    windows = window(ctx, data[2:], tuple(Dim.of(size) for size in given))
+    windows = window(ctx, data[2:], tuple(Dim.of(size) for size in given), crop=True)
     spatial = slide(ctx, data[2:], windows, ceil=bool(ctx.integer("ceil_mode", 0)))
     return ctx.result((*data[:2], *spatial), params=windows.params())
 

@@ -36,11 +36,22 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
         return None
 
 
-@lru_cache(maxsize=1024)
-def _allowed(op_type: str, opset: int, domain: str) -> dict[str, frozenset[str]]:
-    schema = _schema(op_type, opset, domain)
-    constraints = schema.type_constraints if schema is not None else ()
-    return {entry.type_param_str: frozenset(entry.allowed_type_strs) for entry in constraints}
+@lru_cache(maxsize=1)
+def _history() -> dict[tuple[str, str], list[onnx.defs.OpSchema]]:
+    found: dict[tuple[str, str], list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), []).append(schema)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _allowed(op_type: str, domain: str, position: int) -> frozenset[str]:
+    """Types of an input in any version: newer ones may lack types that older models use."""
+    types: set[str] = set()
+    for schema in _history().get((domain, op_type), ()):
+        if schema.inputs:
+            types |= set(schema.inputs[min(position, len(schema.inputs) - 1)].types)
+    return frozenset(types)
 
 
 def type_error(node: NodeView, inputs: tuple[TensorInfo | None, ...]) -> str | None:
@@ -48,7 +59,7 @@ def type_error(node: NodeView, inputs: tuple[TensorInfo | None, ...]) -> str | N
     schema = _schema(node.op_type, node.opset, node.domain)
     if schema is None or not schema.inputs:
         return None
-    allowed = _allowed(node.op_type, node.opset, node.domain)
+    variables = {entry.type_param_str for entry in schema.type_constraints}
     seen: dict[str, str] = {}
     for position, info in enumerate(inputs):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
@@ -57,11 +68,11 @@ def type_error(node: NodeView, inputs: tuple[TensorInfo | None, ...]) -> str | N
         if info is None:
             continue
         given, wanted = _type_text(info), formal.type_str
-        if wanted not in allowed:
+        if wanted not in variables:
             if given is not None and given != wanted:
                 return f"input {position} must be {wanted}, it is {given}"
             continue
-        if given is not None and given not in allowed[wanted]:
+        if given is not None and given not in _allowed(node.op_type, node.domain, position):
             return f"input {position} cannot be {given}"
         known = seen.setdefault(wanted, given) if given is not None else None
         if known is not None and known != given and formal.is_homogeneous:

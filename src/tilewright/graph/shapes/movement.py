@@ -47,7 +47,7 @@ def reshaped(ctx: RuleContext, shape: Shape, target: Shape, *, allow_zero: bool)
     if _MINUS in filled:
         hole = filled.index(_MINUS)
         known = [dim for axis, dim in enumerate(filled) if axis != hole]
-        if _ZERO in known:
+        if known.count(_ZERO) > (0 if allow_zero else shape.count(_ZERO)):
             ctx.mismatch(f"-1 beside a size of 0 in {shape_text(target)}")
         filled[hole], exact = divide_sizes(shape, known)
         if exact:

@@ -1,8 +1,8 @@
 """If, Loop, Scan and SequenceMap over callable subgraphs.
 
 A subgraph is `body(*inputs) -> outputs`; names of the outer graph are its own business. It may
-carry `output_specs`, one (dtype, shape) or None an output, from which a loop of zero trips takes
-the element type and shape of its empty scan outputs.
+carry `output_specs`, one (dtype, shape) or None an output. A loop of zero trips takes the element
+type and shape of its empty scan outputs from a trial iteration, or from them where that fails.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.core.errors import UserError
 from tilewright.runtime.reference.dtypes import Array
-from tilewright.runtime.reference.registry import Call, Outputs, Subgraph, Value, operator
+from tilewright.runtime.reference.registry import (
+    Call,
+    OperatorError,
+    Outputs,
+    Subgraph,
+    Value,
+    operator,
+)
 from tilewright.runtime.reference.shape import one_axis
 
 
@@ -29,7 +37,17 @@ def if_else(call: Call, condition: Array) -> Outputs:
     return tuple(call.subgraph(branch)())
 
 
-def _empty(body: Subgraph, index: int) -> Array:
+def _trial(body: Subgraph, *inputs: Value) -> tuple[Value, ...]:
+    """One iteration whose results only tell shapes; nothing where it cannot run."""
+    try:
+        return tuple(body(*inputs))
+    except (OperatorError, UserError):
+        return ()
+
+
+def _empty(body: Subgraph, index: int, trial: Sequence[Value] = (), axis: int = 0) -> Array:
+    if index < len(trial) and isinstance(found := trial[index], np.ndarray):
+        return np.stack([found], axis=axis).take([], axis=axis)
     specs: Sequence[Any] = getattr(body, "output_specs", None) or ()
     spec = specs[index] if index < len(specs) else None
     if spec is None:
@@ -62,8 +80,11 @@ def loop(call: Call, trips: Array | None, condition: Array | None, *initial: Val
         for scan, value in zip(scans, results[1 + count :], strict=False):
             scan.append(value)
         trip += 1
+    trial: tuple[Value, ...] = ()
+    if scans and not trip:
+        trial = _trial(body, np.array(0, np.int64), np.array(True), *carried)
     outputs = [
-        _stacked(call, scan) if scan else _empty(body, 1 + count + index)
+        _stacked(call, scan) if scan else _empty(body, 1 + count + index, trial)
         for index, scan in enumerate(scans)
     ]
     return (*carried, *outputs)
@@ -97,12 +118,16 @@ def scan(call: Call, *inputs: Array) -> Outputs:
         states = list(results[:count])
         for part, value in zip(collected, results[count:], strict=False):
             part.append(value)
+    trial: tuple[Value, ...] = ()
+    if num_outputs and not collected[0]:
+        slices = (np.zeros(source.shape[1:], source.dtype) for source in sources)
+        trial = _trial(body, *states, *slices)
     outputs = []
     out_axes = _flags(call, "scan_output_axes", num_outputs)
     for index, backwards in enumerate(_flags(call, "scan_output_directions", num_outputs)):
         parts = collected[index][::-1] if backwards else collected[index]
         if not parts:
-            outputs.append(_empty(body, count + index))
+            outputs.append(_empty(body, count + index, trial, out_axes[index]))
             continue
         rank = parts[0].ndim + 1
         outputs.append(_stacked(call, parts, one_axis(call, out_axes[index], rank)))

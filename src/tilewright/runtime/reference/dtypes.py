@@ -182,3 +182,13 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def summed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which to sum many values of `dtype`: float64 for float32, else itself."""
     return CODES[11] if dtype == CODES[1] else dtype
+
+
+def mean_over(
+    x: Array, axes: tuple[int, ...] | int | None, dtype: np.dtype[Any] | None = None
+) -> Array:
+    """The mean along axes, which are kept; NaN (without NumPy's warning) where there is nothing."""
+    total = np.asarray(np.sum(x, axis=axes, keepdims=True, dtype=dtype))
+    count = x.size // max(total.size, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(total / total.dtype.type(count))

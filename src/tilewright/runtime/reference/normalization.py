@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.reference.dtypes import Array, accumulator, dtype_of, summed_in
+from tilewright.runtime.reference.dtypes import Array, accumulator, dtype_of, mean_over, summed_in
 from tilewright.runtime.reference.registry import Call, Outputs, operator
 
 
@@ -20,9 +20,8 @@ def _channels(parameter: Array, rank: int) -> Array:
 
 def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     precise = summed_in(x.dtype)
-    mean = np.mean(x, axis=axes, keepdims=True, dtype=precise).astype(x.dtype)
-    var = np.mean(np.square(x - mean), axis=axes, keepdims=True, dtype=precise)
-    return np.asarray(mean), np.asarray(var).astype(x.dtype)
+    center = mean_over(x, axes, precise).astype(x.dtype)
+    return center, mean_over(np.square(x - center), axes, precise).astype(x.dtype)
 
 
 def _batch(
@@ -120,7 +119,7 @@ def layer_normalization(call: Call, x: Array, scale: Array, bias: Array | None =
 def rms_normalization(call: Call, x: Array, scale: Array) -> Outputs:
     compute = np.result_type(accumulator(x.dtype), accumulator(scale.dtype))
     data = x.astype(compute)
-    square = np.mean(np.square(data), axis=_trailing(call, x.ndim), keepdims=True)
+    square = mean_over(np.square(data), _trailing(call, x.ndim))
     normal = data / np.sqrt(square + call.number("epsilon", 1e-5))
     return ((normal * scale.astype(compute)).astype(scale.dtype),)
 

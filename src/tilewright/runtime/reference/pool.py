@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.reference.dtypes import Array, summed_in
+from tilewright.runtime.reference.dtypes import Array, mean_over, summed_in
 from tilewright.runtime.reference.registry import Call, Outputs, operator
 from tilewright.runtime.reference.spatial import Windows, pads_of, per_axis, windows
 
@@ -115,8 +115,7 @@ def _global_axes(call: Call, x: Array) -> tuple[int, ...]:
 
 @operator("GlobalAveragePool")
 def global_average_pool(call: Call, x: Array) -> Outputs:
-    mean = np.mean(x, axis=_global_axes(call, x), keepdims=True, dtype=summed_in(x.dtype))
-    return (np.asarray(mean).astype(x.dtype),)
+    return (mean_over(x, _global_axes(call, x), summed_in(x.dtype)).astype(x.dtype),)
 
 
 @operator("GlobalMaxPool")

@@ -30,8 +30,11 @@ def _mean(x: Array, axes: Axes) -> Array:
     if x.dtype.kind not in "iu":
         total = np.sum(x, axis=axes, keepdims=True, dtype=summed_in(x.dtype))
         return np.asarray(total / total.dtype.type(_count(x, axes))).astype(x.dtype)
-    total = np.sum(x, axis=axes, keepdims=True, dtype=np.int64)
-    return np.trunc(total / max(_count(x, axes), 1)).astype(x.dtype)
+    total = np.sum(
+        x, axis=axes, keepdims=True, dtype=np.int64 if x.dtype.kind == "i" else np.uint64
+    )
+    count = total.dtype.type(max(_count(x, axes), 1))
+    return np.asarray(np.where(total < 0, -(-total // count), total // count)).astype(x.dtype)
 
 
 def _real(x: Array) -> Array:

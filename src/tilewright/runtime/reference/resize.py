@@ -118,12 +118,13 @@ def _resize_axis(x: Array, axis: _Axis, rule: _Filter) -> Array:
         return np.take(x, index, axis=axis.index)
     index, weights = _taps(at, axis, rule)
     shape = [-1 if i == axis.index else 1 for i in range(x.ndim)]
-    result: Array | float = 0.0
+    sizes = [index.shape[0] if i == axis.index else size for i, size in enumerate(x.shape)]
+    result = np.zeros(sizes, x.dtype)
     for tap in range(index.shape[1]):
         if np.any(weights[:, tap]):
             part = np.take(x, index[:, tap], axis=axis.index)
             result = result + part * weights[:, tap].reshape(shape).astype(x.dtype)
-    return np.asarray(result)
+    return result
 
 
 def _resample(call: Call, x: Array, axes: Sequence[_Axis], rule: _Filter) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.runtime.reference.dtypes import Array
 from tilewright.runtime.reference.reduction import normalized_axes
 from tilewright.runtime.reference.registry import Call, Outputs, Value, operator
+from tilewright.runtime.reshape import inferred_size
 
 
 def one_axis(call: Call, axis: int, rank: int) -> int:
@@ -52,9 +53,13 @@ def reshape(call: Call, x: Array, shape: Array | None = None) -> Outputs:
                 if axis >= x.ndim:
                     raise call.error(f"shape {wanted} copies axis {axis} of {x.shape}")
                 wanted[axis] = x.shape[axis]
-    if -1 in wanted and 0 in wanted:
-        rest = int(np.prod([size for size in wanted if size > 0]))
-        wanted[wanted.index(-1)] = 0 if x.size == 0 and rest else 1
+    elif 0 in wanted and -1 in wanted:
+        raise call.error(f"-1 beside a size of 0 in {wanted}")
+    if wanted.count(-1) == 1:
+        rest = inferred_size(x.shape, [size for size in wanted if size != -1])
+        if rest is None:
+            raise call.error(f"{x.shape} cannot become {wanted}")
+        wanted[wanted.index(-1)] = rest
     return (x.reshape(wanted),)
 
 
