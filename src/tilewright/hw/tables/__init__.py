@@ -1,0 +1,1 @@
+"""Data only: rows of devices, each with its source."""
