@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import reduce
 
 from tilewright.core.errors import InvalidModel
-from tilewright.core.shape import Dim
+from tilewright.core.shape import Dim, total
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|`(?P<quoted>(?:[^`]|``)*)`"
@@ -22,8 +22,6 @@ _TOKEN = re.compile(
 )
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
     "*": lambda left, right: left * right,
     "//": lambda left, right: left // right,
     "%": lambda left, right: left % right,
@@ -34,8 +32,8 @@ _OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "max": Dim.max,
     "min": Dim.min,
 }
-_MAX_TEXT = 16_384
-_MAX_TOKENS = 4_096
+_MAX_TEXT = 32_768
+_MAX_TOKENS = 8_192
 _MAX_LEVELS = 220  # parentheses and calls; a dim of the largest depth has two for each level
 
 
@@ -92,13 +90,19 @@ class _Parser:
     def expression(self, least: int = 1) -> Dim:
         """Operands joined by operators that bind at least so tightly."""
         value = self._operand()
+        addends: list[Dim] = []
         while True:
             kind, sign = self._tokens[self._position]
             level = _PRECEDENCE.get(sign, 0) if kind == "sign" else 0
             if level < least:
-                return value
+                return total([*addends, value]) if addends else value
             self._position += 1
-            value = _OPERATIONS[sign](value, self.expression(level + 1))
+            right = self.expression(level + 1)
+            if level == _PRECEDENCE["+"]:
+                addends.append(value)
+                value = right if sign == "+" else -right
+            else:
+                value = _OPERATIONS[sign](value, right)
 
     def _operand(self) -> Dim:
         negative = False

@@ -30,6 +30,27 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a node of the imported model went.
+
+    Attributes:
+        node, op_type: as imported.
+        place: ``kernel``, ``host`` (a step between kernels), ``view`` (the same memory under another
+            shape), ``folded`` (into constants) or ``removed``.
+        by: the pass or stage that put it there.
+        computed_by: names under which kernels and host steps list it.
+        detail: what that stage said.
+    """
+
+    node: str
+    op_type: str
+    place: str
+    by: str
+    computed_by: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """A measured quantity with its unit and the number of samples behind it."""
 

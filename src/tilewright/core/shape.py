@@ -4,7 +4,7 @@ max.
 Input -> Output: names and integers -> canonical expressions; equal text means equal value.
 Guarantees: ``parse(str(dim)) == dim``; evaluation is exact; a division by zero evaluates to 0, but
 ``n*d // d`` is ``n`` and ``d // d`` is 1 for every d.
-Bounds: a dim of more than 4 KiB of text, 100 levels or 256-bit factors is refused, so that
+Bounds: a dim of more than 16 KiB of text, 100 levels or 256-bit factors is refused, so that
 hostile models and files cost no time.
 Not here: shape rules (graph.shapes), reading text (core.parse_dim), ranges (runtime.feeds).
 """
@@ -20,10 +20,11 @@ from functools import lru_cache, reduce
 from tilewright.core.errors import InternalError, InvalidModel
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
-_MAX_TEXT = 4_096
-_MAX_TERMS = 1_024
+_MAX_TEXT = 16_384
+_MAX_TERMS = 4_096
 _MAX_DEPTH = 100
 _MAX_BITS = 256
+_MAX_DEGREE = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +90,9 @@ class Dim:
         text = _sum_text(self.terms)
         if len(text) > _MAX_TEXT:
             raise _too_large(f"{len(text)} characters")
+        degree = max((len(monomial) for monomial, _ in self.terms), default=0)
+        if degree > _MAX_DEGREE:
+            raise _too_large(f"products of {degree} factors")
         atoms = (atom.depth for monomial, _ in self.terms for atom in monomial)
         object.__setattr__(self, "depth", max(atoms, default=0))
         object.__setattr__(self, "text", text)
@@ -237,6 +241,11 @@ class Dim:
 def product(dims: Iterable[Dim | int]) -> Dim:
     """Returns the product of dims; 1 for none."""
     return reduce(lambda left, right: left * right, map(Dim.of, dims), Dim.of(1))
+
+
+def total(dims: Iterable[Dim]) -> Dim:
+    """Returns the sum of dims; 0 for none."""
+    return _collect(term for dim in dims for term in dim.terms)
 
 
 def shape_text(shape: Iterable[Dim]) -> str:

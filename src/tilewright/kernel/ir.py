@@ -36,11 +36,13 @@ class Expr:
         dtype: type of the value.
         children: direct sub-expressions, in order.
         free_axes: names of the axes that the value depends on (bound reduction axes excluded).
+        height: number of levels.
     """
 
     dtype: DType
     children: tuple[Expr, ...]
     free_axes: frozenset[str]
+    height: int
     _interned: ClassVar[WeakValueDictionary[Any, Expr]] = WeakValueDictionary()
     __slots__ = ("__dict__", "__weakref__")
 
@@ -306,6 +308,7 @@ def _intern(
         for part in (value if isinstance(value, tuple) else (value,))
         if isinstance(part, Expr)
     )
+    made.height = 1 + max((child.height for child in made.children), default=0)
     made.free_axes = names.union(*(child.free_axes for child in made.children)).difference(binds)
     with _interning:  # two threads may compile at once; both must get one node
         found = Expr._interned.get(full)

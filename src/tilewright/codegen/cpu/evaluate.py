@@ -10,12 +10,11 @@ Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
+from tilewright.codegen.cpu.frame import Positions, Variant
 from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import load_element
 from tilewright.codegen.cpu.scalar import emit_op
@@ -33,54 +32,18 @@ from tilewright.kernel.ir import (
     Expr,
     Load,
     Reduce,
+    Stage,
     identity_of,
     walk,
 )
 from tilewright.kernel.nest import Nest
 
 ONE = Dim.of(1)
-Variant = tuple[int, ...]
+_MAX_RECURSION = 60
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
-@dataclass(slots=True)
-class Scope:
-    """What is known inside one block: values, and partial addresses by access."""
-
-    values: dict[tuple[object, ...], Value] = field(default_factory=dict)
-    partials: dict[int, list[tuple[frozenset[str], tuple[object, ...], Value]]] = field(
-        default_factory=dict
-    )
-
-
-@dataclass(slots=True)
-class Frame:
-    """Where evaluation stands: axis positions, unrolled axes, lanes, masks, known values.
-
-    Attributes:
-        position: axis -> its first index (of copy 0, lane 0).
-        unrolled: axis -> (place in a variant, distance between copies).
-        copies: axis -> number of copies.
-        vector: the axis that lanes run along, or None.
-        lanes: lanes of a vector.
-        tails: lane masks by copy of the vector axis (absent: all lanes).
-        guard: lane mask from enclosing selects, or None.
-        branches: number of enclosing branches that only some variants take.
-        scopes: what is known, innermost last.
-    """
-
-    position: dict[str, Value] = field(default_factory=dict)
-    unrolled: dict[str, tuple[int, int]] = field(default_factory=dict)
-    copies: dict[str, int] = field(default_factory=dict)
-    vector: str | None = None
-    lanes: int = 1
-    tails: dict[int, Value] = field(default_factory=dict)
-    guard: Value | None = None
-    branches: int = 0
-    scopes: list[Scope] = field(default_factory=lambda: [Scope()])
-
-
-class Evaluator:
+class Evaluator(Positions):
     """Evaluates the expressions of one nest inside one function."""
 
     def __init__(
@@ -91,81 +54,9 @@ class Evaluator:
         args: Value,
         reduce_lanes: int,
     ) -> None:
-        self.b = builder
-        self.nest = nest
-        self.layout = layout
-        self.args = args
+        super().__init__(builder, nest, layout, args)
         self.reduce_lanes = reduce_lanes
-        self.frame = Frame()
-        self.stored = {store.buffer for store in nest.stage.stores}
-        self._dims: dict[Dim, Value] = {}
-        self._pointers: dict[str, Value] = {}
-        for dim in layout.dims:
-            self._dims[dim] = self.slot(layout.dim_slot(dim), I64)
-        for name in layout.buffers:
-            self._pointers[name] = self.slot(layout.buffer_slot(name), PTR)
-
-    # --- small parts -----------------------------------------------------------------------------
-
-    def slot(self, number: int, kind: object) -> Value:
-        """A word of the argument block."""
-        return self.b.load(kind, self.b.gep(self.args, number, 8), 8)  # type: ignore[arg-type]
-
-    def dim(self, dim: Dim) -> Value:
-        """A size as i64."""
-        return index(dim.const) if dim.is_const else self._dims[dim]
-
-    def pointer(self, buffer: str) -> Value:
-        """A buffer's address."""
-        return self._pointers[buffer]
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Values found inside are forgotten at the end."""
-        self.frame.scopes.append(Scope())
-        yield
-        self.frame.scopes.pop()
-
-    def project(self, axes: frozenset[str], variant: Variant) -> tuple[object, ...]:
-        """The part of a variant that a value with these dependencies can see."""
-        return tuple(
-            (place, variant[place])
-            for axis, (place, _) in self.frame.unrolled.items()
-            if axis in axes
-        )
-
-    def _recall(self, key: tuple[object, ...]) -> Value | None:
-        for scope in reversed(self.frame.scopes):
-            found = scope.values.get(key)
-            if found is not None:
-                return found
-        return None
-
-    def _remember(self, key: tuple[object, ...], value: Value) -> Value:
-        self.frame.scopes[-1].values[key] = value
-        return value
-
-    def at(self, axis: str, variant: Variant) -> Value:
-        """The (first lane's) index on an axis for a variant."""
-        start = self.frame.position[axis]
-        place, distance = self.frame.unrolled.get(axis, (-1, 0))
-        return self.b.add(start, index(variant[place] * distance)) if place >= 0 else start
-
-    def mask(self, variant: Variant) -> Value | None:
-        """The active lanes of a variant; None means all."""
-        vector = self.frame.vector
-        tail = None
-        if vector is not None:
-            place, _ = self.frame.unrolled.get(vector, (-1, 0))
-            tail = self.frame.tails.get(variant[place] if place >= 0 else 0)
-        guard = self.frame.guard
-        if tail is None or guard is None:
-            return tail if guard is None else guard
-        return self.b.and_(tail, guard)
-
-    def splat(self, value: Value) -> Value:
-        """The value in every lane of the current vectors."""
-        return self.b.splat(value, self.frame.lanes) if self.frame.vector else value
+        self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 
     def is_vector(self, expr: Expr) -> bool:
         """True when the lanes of an expression may differ."""
@@ -179,17 +70,53 @@ class Evaluator:
             return emit_constant(expr.value, expr.dtype)
         if isinstance(expr, DimValue):
             return self.dim(expr.dim)
-        key = (id(expr), *self.project(self.nest.depends(expr), variant))
-        found = self._recall(key)
+        key = self._key(expr, variant)
+        found = self.recall(key)
         if found is not None:
             return found
         if isinstance(expr, Reduce):
             self._reduce(expr, variant)
-            found = self._recall(key)
+            found = self.recall(key)
             if found is None:
                 raise InternalError("a reduction left no value")
             return found
-        return self._remember(key, self._compute(expr, variant))
+        if expr.height > _MAX_RECURSION:
+            for operand in self._operands(expr, variant):
+                self.value(operand, variant)
+        return self.remember(key, self._compute(expr, variant))
+
+    def _key(self, expr: Expr, variant: Variant) -> tuple[object, ...]:
+        return (id(expr), *self.project(self.nest.depends(expr), variant))
+
+    def _operands(self, root: Expr, variant: Variant) -> list[Expr]:
+        """What has to be computed for the root, operands first: recursion is for short ones."""
+        found: dict[int, Expr] = {}
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if id(node) in found:
+                continue
+            if ready:
+                found[id(node)] = node
+                continue
+            stack.append((node, True))
+            stack.extend(
+                (child, False)
+                for child in reversed(self._always(node))
+                if self.recall(self._key(child, variant)) is None
+            )
+        del found[id(root)]
+        return list(found.values())
+
+    def _always(self, node: Expr) -> Sequence[Expr]:
+        """The operands that are computed wherever the node is."""
+        if isinstance(node, Reduce):
+            return ()
+        if isinstance(node, Load):
+            return [part for part, _ in self.nest.loads[id(node)].rest]
+        return (
+            node.children[:1] if isinstance(node, Call) and node.op == "select" else node.children
+        )
 
     def _compute(self, expr: Expr, variant: Variant) -> Value:
         match expr:
@@ -396,17 +323,13 @@ class Evaluator:
             seen.add(id(node))
             if self.nest.depends(node) <= bound and not self.reads_stored(node):
                 found[id(node)] = node
-            elif isinstance(node, Call) and node.op == "select":
-                stack.append(node.args[0])
-            elif isinstance(node, Load):
-                stack.extend(part for part, _ in self.nest.loads[id(node)].rest)
-            elif not isinstance(node, Reduce):
-                stack.extend(reversed(node.children))
+            else:
+                stack.extend(reversed(self._always(node)))
         return list(found.values())
 
     def reads_stored(self, expr: Expr) -> bool:
         """True when an expression loads what this stage stores."""
-        return any(isinstance(n, Load) and n.buffer in self.stored for n in walk(expr))
+        return id(expr) in self._changing
 
     # --- reductions ------------------------------------------------------------------------------
 
@@ -439,7 +362,7 @@ class Evaluator:
         self._loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
             key = (id(expr), *self.project(depends, one))
-            self._remember(key, self.b.load(kind, cell))
+            self.remember(key, self.b.load(kind, cell))
 
     def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:
         variants: list[Variant] = [like]
@@ -536,7 +459,7 @@ class Evaluator:
             folded = self.b.reduce(total, lambda x, y: emit_op(self.b, op, [x, y], expr.dtype))
             if folded.type is not scalar:
                 raise InternalError("a folded vector is not a scalar")
-            self._remember((id(expr), *self.project(depends, one)), folded)
+            self.remember((id(expr), *self.project(depends, one)), folded)
 
     def _vector_steps(
         self,
@@ -585,6 +508,16 @@ class Evaluator:
         most = self.b.select(self.b.icmp("slt", left, index(1 << 20)), left, index(1 << 20))
         count = self.b.splat(self.b.trunc(self.b.sub(most, index(first)), I32), lanes)
         return self.b.icmp("slt", self.b.iota(narrow), count)
+
+
+def _reading(buffers: set[str], stage: Stage) -> set[int]:
+    """Ids of the stage's expressions that load from some buffers."""
+    found: set[int] = set()
+    for node in walk(*stage.roots):
+        own = isinstance(node, Load) and node.buffer in buffers
+        if own or any(id(child) in found for child in node.children):
+            found.add(id(node))
+    return found
 
 
 def _is_safe(expr: Expr) -> bool:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from itertools import product as cartesian
 
 from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, index
-from tilewright.codegen.cpu.evaluate import Evaluator, Variant
+from tilewright.codegen.cpu.evaluate import Evaluator
+from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout, argument_layout
 from tilewright.codegen.cpu.memory import store_element
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.core.shape import Dim, product
-from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store
+from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store, walk
 from tilewright.kernel.nest import Nest, evaluated, prepare
 from tilewright.kernel.schedule import Schedule
 
@@ -80,25 +81,20 @@ def generate(
 def total_cost(nest: Nest) -> Dim:
     """Scalar operations of a whole nest, roughly: 1 for each operation at each point."""
     points = product(axis.extent for axis in nest.axes)
-    total = Dim.of(0)
-    for store in nest.stage.stores:
-        for root in evaluated(store):
-            total = total + _cost(root, {})
-    return points * (total + 1)
+    costs = (_cost(root) for store in nest.stage.stores for root in evaluated(store))
+    return points * (sum(costs, Dim.of(0)) + 1)
 
 
-def _cost(expr: Expr, known: dict[int, Dim]) -> Dim:
-    if id(expr) in known:
-        return Dim.of(0)
-    total = Dim.of(0)
-    for child in expr.children:
-        total = total + _cost(child, known)
-    if isinstance(expr, Reduce):
-        total = (total + 1) * product(axis.extent for axis in expr.axes)
-    elif isinstance(expr, Call):
-        total = total + 1
-    known[id(expr)] = total
-    return total
+def _cost(root: Expr) -> Dim:
+    """Operations of one point; what is shared belongs to its first user."""
+    costs: dict[int, Dim] = {}
+    for node in walk(root):
+        inner = (costs.pop(id(child), None) for child in node.children)
+        total = sum((cost for cost in inner if cost is not None), Dim.of(isinstance(node, Call)))
+        if isinstance(node, Reduce):
+            total = (total + 1) * product(axis.extent for axis in node.axes)
+        costs[id(node)] = total
+    return costs[id(root)]
 
 
 class StageWriter:
@@ -124,6 +120,10 @@ class StageWriter:
         self.trailing = nest.axes[ordered[0] :] if ordered else ()
         self.rows = [name for name in schedule.unroll if name != schedule.vector]
         self.roots = [root for store in nest.stage.stores for root in evaluated(store)]
+        # What a guard protects must not be computed before the guard is.
+        self.early = [
+            store.value if store.guard is None else store.guard for store in nest.stage.stores
+        ]
 
     # --- the parallel iteration space ------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class StageWriter:
         if self.kernel.steps is not None:
             frame.position[self.kernel.steps.name] = self.eval.slot(STEP_SLOT, I64)
         counts = [self._count(name, count) for name, count in self.digits()]
-        self.eval.hoist(self.roots, [()])
+        self.eval.hoist(self.early, [()])
         lo, hi = self.b.params["lo"], self.b.params["hi"]
         with self.b.loop(lo, hi) as iteration, self.eval.scope():
             picked = self._decode(iteration, counts)
@@ -165,7 +165,7 @@ class StageWriter:
                     starts[name] = digit
                 else:
                     frame.position[name] = digit
-            self.eval.hoist(self.roots, [()])
+            self.eval.hoist(self.early, [()])
             self._row_blocks(starts, {}, {})
 
     def _count(self, name: str, count: Dim) -> Value:
@@ -242,7 +242,7 @@ class StageWriter:
                 frame.position[name] = begins[name]
                 frame.unrolled[name] = (place, 1)
                 frame.copies[name] = counts[place]
-            self.eval.hoist(self.roots, rows)
+            self.eval.hoist(self.early, rows)
             self._vectors(starts, counts[-1] if self.schedule.vector else 1, rows)
             for name in self.rows:
                 del frame.position[name], frame.unrolled[name], frame.copies[name]
@@ -339,7 +339,7 @@ class StageWriter:
         axis = axes[0]
         with self.b.loop(0, self.eval.dim(axis.extent)) as counter, self.eval.scope():
             self.eval.frame.position[axis.name] = counter
-            self.eval.hoist(self.roots, rows)
+            self.eval.hoist(self.early, rows)
             self._trailing(axes[1:], rows)
             del self.eval.frame.position[axis.name]
 
