@@ -97,7 +97,7 @@ def _merge(ctx: PassContext, earlier: ir.Node, node: ir.Node) -> None:
         if old.is_graph_output() and (new.is_graph_output() or new.graph is not old.graph):
             ctx.refuse(label, _TWO_OUTPUTS)
             for kept, other in pairs:
-                if not other.is_graph_output():
+                if not other.is_graph_output() and other.uses():
                     ctx.redirect(other, kept)
             return
     for new, old in pairs:

@@ -1,8 +1,8 @@
 """The order of the graph passes, and how each is checked.
 
 Input -> Output: a model in the newest form -> the same function in fewer and larger operators.
-Guarantees: the graph verifier runs after every pass that changed something; with ``verify_passes`` the values of outputs
-before and after are compared too, and the guilty pass is named.
+Guarantees: the graph verifier runs after every pass that changed something; with ``verify_passes``
+the values of outputs before and after are compared too, and the guilty pass is named.
 Not here: precision, layout and anything that knows a target.
 """
 
