@@ -29,6 +29,7 @@ from tilewright.lower.lower_node import lower_node
 from tilewright.lower.reindex import Refusal
 from tilewright.runtime.program import (
     Bind,
+    Blocked,
     Branch,
     Interpret,
     Program,
@@ -49,6 +50,7 @@ class DraftSegment:
 
     items: list[Item] = field(default_factory=list)
     keep: tuple[str, ...] = ()
+    stored: dict[str, Blocked] = field(default_factory=dict)
 
     def written(self) -> set[str]:
         """Names of everything that the items produce."""
@@ -94,6 +96,7 @@ class Builder:
         inference: infos of all values and nodes.
         constants: filled with every array that steps read.
         interpreted: (node, operator, reason) of each node without a kernel.
+        became: ``kernel``, ``view``, ``known`` or ``host`` by node; none where it is never reached.
         num_kernels: kernels before fusion.
     """
 
@@ -101,6 +104,7 @@ class Builder:
     log: DecisionLog
     constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     interpreted: list[tuple[str, str, str]] = field(default_factory=list)
+    became: dict[str, str] = field(default_factory=dict)
     num_kernels: int = 0
 
     def build(self, view: GraphView) -> DraftProgram:
@@ -131,12 +135,14 @@ class Builder:
 
     def _node(self, node: NodeView, steps: list[Any], segment: DraftSegment) -> DraftSegment:
         if node.domain == "" and node.op_type in _CONTROL:
+            self.became[node.name] = "host"
             return self._host(steps, segment, self._control(node))
         info = self.inference.nodes[node.name]
         if all(self._is_known(name) for name in node.outputs if name):
             for name in node.outputs:
                 if name:
                     self.constants[name] = _content(self.inference.tensors[name])
+            self.became[node.name] = "known"
             return segment
         for binding in info.bindings:
             step = Bind(
@@ -148,7 +154,10 @@ class Builder:
             segment = self._host(steps, segment, step)
         lowered = lower_node(node, info, self.inference.tensors)
         if isinstance(lowered, Refusal):
+            self.became[node.name] = "host"
             return self._host(steps, segment, self._interpret(node, lowered.reason))
+        is_view = all(isinstance(item, View) for item in lowered.items)
+        self.became[node.name] = "view" if is_view else "kernel"
         self.constants.update(lowered.constants)
         segment.items.extend(lowered.items)
         self.num_kernels += sum(isinstance(item, Kernel) for item in lowered.items)
@@ -311,7 +320,9 @@ def layout_program(
     """Chooses layouts in every segment, in place; packed arrays join the constants."""
     for step in program.steps:
         if isinstance(step, DraftSegment):
-            step.items, packed = choose_layouts(step.items, step.keep, constants, block, log)
+            step.items, packed, step.stored = choose_layouts(
+                step.items, step.keep, constants, block, log
+            )
             constants.update(packed)
         elif isinstance(step, DraftControl):
             for inner in step.programs.values():

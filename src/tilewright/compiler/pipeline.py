@@ -24,6 +24,7 @@ from tilewright.compiler.build_program import Builder, fuse_program, layout_prog
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import CompileOptions
+from tilewright.compiler.placement import place
 from tilewright.core.errors import BadOption, ContractBreach
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
@@ -98,7 +99,7 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
         objects=objects,
         sources=dict(store.texts),
         exports=dict(store.exports),
-        decisions=(),
+        placements=place(model.origins(), program, build.log.entries, builder.became),
         info=_info(model, build, target, builder.num_kernels, program),
     )
 

@@ -35,7 +35,7 @@ class Placement:
 
     Attributes:
         node, op_type: as imported.
-        place: ``kernel``, ``host`` (a step between kernels), ``view`` (the same memory under another
+        place: ``kernel``, ``host`` (a step between kernels), ``view`` (memory under another
             shape), ``folded`` (into constants) or ``removed``.
         by: the pass or stage that put it there.
         computed_by: names under which kernels and host steps list it.

@@ -17,6 +17,7 @@ from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
 from tilewright.graph.info import TensorInfo
+from tilewright.graph.lineage import Lineage, Origin
 from tilewright.graph.load import load_model, source_name, view
 from tilewright.graph.normalize import normalize
 from tilewright.graph.passes.standard import run_passes
@@ -34,10 +35,12 @@ class Model:
     Attributes:
         name: the file, for messages.
         original: the graph before any pass (what the engine is verified against).
+        lineage: the nodes as they were read.
     """
 
-    def __init__(self, model: ir.Model, name: str) -> None:
+    def __init__(self, model: ir.Model, name: str, lineage: Lineage) -> None:
         self._model = model
+        self.lineage = lineage
         self._imported = model.clone()
         self.name = name
         self.original = view(model)
@@ -68,8 +71,10 @@ class Model:
             )
 
         model = load_model(source, known=acceptable, log=log)
+        lineage = Lineage.of(model)
         normalize(model, log=log, file=name)
-        return Model(model, name)
+        lineage.saw(model, "normalize")
+        return Model(model, name, lineage)
 
     @staticmethod
     def has_reference(domain: str, op_type: str) -> bool:
@@ -96,10 +101,20 @@ class Model:
             UnsupportedOp: some have no body either.
         """
         expand_functions(self._model, wanted, infos=None, log=log, file=self.name)
+        self.lineage.saw(self._model, "expand_functions")
 
     def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:
         """Runs the standard passes, each checked; with ``verify`` also by value."""
-        run_passes(self._model, log, verify_passes=verify)
+        run_passes(
+            self._model,
+            log,
+            verify_passes=verify,
+            on_pass=lambda name, _: self.lineage.saw(self._model, name),
+        )
+
+    def origins(self) -> list[Origin]:
+        """What became of each node of the graph as it was read."""
+        return self.lineage.origins(self.view())
 
     def save(self, path: Path) -> None:
         """Writes the graph as it is now as ONNX."""

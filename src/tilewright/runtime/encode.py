@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import CorruptEngine
-from tilewright.core.record import Decision
+from tilewright.core.record import Decision, Placement
 from tilewright.core.parse_dim import parse
 from tilewright.core.shape import Dim
 from tilewright.runtime import program
@@ -27,6 +27,8 @@ _CLASSES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
         Decision,
+        Placement,
+        program.Blocked,
         program.TensorSpec,
         program.StageCall,
         program.KernelCall,

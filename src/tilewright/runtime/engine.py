@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
-from tilewright.core.record import Decision
+from tilewright.core.record import Decision, Placement
 from tilewright.report.profile import Profile
 from tilewright.runtime import engine_file
 from tilewright.runtime.cpu.host import missing_features
@@ -72,6 +72,11 @@ class Engine:
     def decisions(self) -> list[Decision]:
         """Every choice of the build, in order."""
         return list(self._parts.decisions)
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Where each node of the imported model went, in the model's order."""
+        return list(self._parts.placements)
 
     @property
     def metadata(self) -> dict[str, str]:

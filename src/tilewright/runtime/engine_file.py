@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tilewright.core import dtypes
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CacheError, CorruptEngine
-from tilewright.core.record import Decision
+from tilewright.core.record import Decision, Placement
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode
 from tilewright.runtime.program import Program
@@ -53,6 +53,7 @@ class EngineParts:
         sources: LLVM IR text by kernel key.
         exports: symbols of each object.
         decisions: every choice of the build.
+        placements: where each node of the imported model went.
         info: versions, target, options, dim ranges, summary (JSON values).
         times: seconds of the build, which are not saved: equal builds give equal files.
     """
@@ -63,6 +64,7 @@ class EngineParts:
     sources: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    placements: tuple[Placement, ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
 
@@ -131,6 +133,7 @@ def _write(parts: EngineParts, file: Any) -> None:
             "strings": strings,
             "exports": {key: list(names) for key, names in sorted(parts.exports.items())},
             "decisions": encode(parts.decisions),
+            "placements": encode(parts.placements),
             "hashes": dict(hashes),
         }
         text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
@@ -246,7 +249,11 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         raise CorruptEngine(f"missing members {missing[:5]}", remedy=_REMEDY)
     program = decode(document["program"])
     decisions = decode(document["decisions"])
-    if not isinstance(program, Program) or not all(isinstance(d, Decision) for d in decisions):
+    placements = decode(document.get("placements", []))
+    if not isinstance(program, Program) or not (
+        all(isinstance(d, Decision) for d in decisions)
+        and all(isinstance(p, Placement) for p in placements)
+    ):
         raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
     kernels = {name[len("kernels/") :]: data[name] for name in data if name.startswith("kernels/")}
     constants = _unpack(data["weights.safetensors"], document["constants"], document["strings"])
@@ -259,6 +266,7 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         sources={key[:-3]: code.decode() for key, code in kernels.items() if key.endswith(".ll")},
         exports=exports,
         decisions=tuple(decisions),
+        placements=tuple(placements),
         info=dict(decode(document["info"])),
     )
 
