@@ -31,6 +31,7 @@ from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.lower.context import View
 from tilewright.runtime.program import (
+    Blocked,
     KernelCall,
     Program,
     Reshape,
@@ -143,7 +144,7 @@ def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
                 calls=tuple(store.call(kernel) for kernel in kernels),
                 inputs=_specs(sorted(read - written - private), buffers),
                 outputs=_specs(outputs, buffers),
-                internal=_specs(sorted((written | private) - set(outputs)), buffers),
+                internal=_specs(sorted((written | private) - set(outputs)), buffers, draft.stored),
                 aliases={name: view.source.name for name, view in sorted(views.items())},
             )
         )
@@ -155,9 +156,16 @@ def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
     return steps
 
 
-def _specs(names: list[str], buffers: Mapping[str, Buffer]) -> tuple[TensorSpec, ...]:
+def _specs(
+    names: list[str], buffers: Mapping[str, Buffer], stored: Mapping[str, Blocked] | None = None
+) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(name=name, dtype=buffers[name].dtype, shape=buffers[name].shape)
+        TensorSpec(
+            name=name,
+            dtype=buffers[name].dtype,
+            shape=buffers[name].shape,
+            stored=(stored or {}).get(name),
+        )
         for name in names
     )
 

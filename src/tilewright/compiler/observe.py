@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.program import (
+    Blocked,
     Branch,
     Interpret,
     Program,
@@ -32,8 +35,24 @@ def observe(engine: Engine, feeds: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: as ``Engine.run``.
     """
-    exposed = engine.with_program(expose(engine.program))
-    return {**feeds, **exposed.run(feeds)}
+    program = expose(engine.program)
+    stored = {spec.name: spec.stored for spec in program.outputs}
+    values = engine.with_program(program).run(feeds)
+    return {**feeds, **{name: unblocked(value, stored[name]) for name, value in values.items()}}
+
+
+def unblocked(value: Any, stored: Blocked | None) -> Any:
+    """A value row by row, whatever its layout in memory."""
+    if stored is None:
+        return value
+    blocks = np.moveaxis(value, -1, stored.dim + 1)
+    sizes = list(value.shape[:-1])
+    sizes[stored.dim] *= stored.block
+    part = [slice(None)] * len(sizes)
+    part[stored.dim] = slice(stored.size)
+    for dim, before, after in stored.border:
+        part[dim] = slice(before, sizes[dim] - after)
+    return np.ascontiguousarray(blocks.reshape(sizes)[tuple(part)])
 
 
 def expose(program: Program) -> Program:

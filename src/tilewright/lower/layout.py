@@ -47,6 +47,7 @@ from tilewright.kernel.verify import verify
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
+from tilewright.runtime.program import Blocked
 
 _CHANNELS = 1
 _MAX_BORDER = 8
@@ -74,14 +75,14 @@ def choose_layouts(
     constants: Mapping[str, Array],
     block: int,
     log: DecisionLog,
-) -> tuple[list[Item], dict[str, Array]]:
+) -> tuple[list[Item], dict[str, Array], dict[str, Blocked]]:
     """Rewrites a segment's items.
 
     Args:
         block: float32 lanes of one vector.
 
     Returns:
-        The items, and the packed constants that they read.
+        The items, the packed constants that they read, and how blocked values are stored.
     """
     segment = _collect(items, keep, constants, block)
     layouts = _blocked_buffers(segment, log)
@@ -102,7 +103,13 @@ def choose_layouts(
         if kernel is not item:
             verify(kernel)
         result.append(kernel)
-    return result, added
+    stored = {name: _stored(layout, segment.shapes[name]) for name, layout in layouts.items()}
+    return result, added, stored
+
+
+def _stored(layout: Layout, shape: tuple[Dim, ...]) -> Blocked:
+    border = tuple((dim, before, after) for dim, (before, after) in sorted(layout.border.items()))
+    return Blocked(dim=layout.dim, block=layout.block, size=shape[layout.dim].const, border=border)
 
 
 def _collect(

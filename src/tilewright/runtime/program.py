@@ -18,18 +18,37 @@ from tilewright.core.shape import Dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """How a value is stored other than row by row.
+
+    Attributes:
+        dim: the dim that is split into blocks, whose inner part is the last dim in memory.
+        block: elements of a block.
+        size: elements of the dim; what is beyond them in the last block is zero.
+        border: (dim, zeros before, zeros after) of each dim that has them.
+    """
+
+    dim: int
+    block: int
+    size: int
+    border: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """A named tensor, or a sequence/optional of tensors.
 
     Attributes:
-        shape: symbolic dims; None when the rank is not known before it runs.
+        shape: symbolic dims as they are in memory; None when the rank is not known before it runs.
         container: ``tensor``, ``sequence`` or ``optional``.
+        stored: how it is stored, None for row by row.
     """
 
     name: str
     dtype: DType
     shape: tuple[Dim, ...] | None
     container: str = "tensor"
+    stored: Blocked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
