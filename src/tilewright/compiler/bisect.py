@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.compiler.compare import OutputError, compare_nearest, compare_output
 from tilewright.compiler.nudge import nudged_values
 from tilewright.compiler.observe import observe
+from tilewright.compiler.pipeline import needs_expansion
 from tilewright.core.dtypes import STRING, DType, from_numpy
 from tilewright.core.errors import UserError
 from tilewright.graph.facade import Model
@@ -130,8 +131,9 @@ def _cause(model: Model, region: Region, values: Mapping[str, Any]) -> tuple[str
     got = values[region.value]
     if not compare_output(region.value, _dtype(got), got, after, after).passed:
         return "kernel", ""
-    nodes = ", ".join(mine.labels)
-    return "graph pass", f"the compiled graph has {nodes}; --verify-passes names the pass"
+    feeds = {value.name: values[value.name] for value in model.original.inputs}
+    guilty = model.find_wrong_pass(feeds, needs_expansion)
+    return "graph pass", guilty or f"the compiled graph has {', '.join(mine.labels)}"
 
 
 def _cause_without_origin(

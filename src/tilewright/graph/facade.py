@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from tilewright.core.errors import VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
@@ -111,6 +112,26 @@ class Model:
             verify_passes=verify,
             on_pass=lambda name, _: self.lineage.saw(self._model, name),
         )
+
+    def find_wrong_pass(
+        self, feeds: Mapping[str, Any], wanted: Callable[[str, str], bool]
+    ) -> str | None:
+        """Runs the passes again and compares values after each.
+
+        Args:
+            feeds: inputs on which a pass is thought to change a value.
+            wanted: which operators are expanded before, as for ``expand_functions``.
+
+        Returns:
+            Which pass first changed what, None where no pass did.
+        """
+        model = self._imported.clone()
+        expand_functions(model, wanted, infos=None, file=self.name)
+        try:
+            run_passes(model, verify_passes=True, feeds=dict(feeds))
+        except VerificationFailed as error:
+            return error.message
+        return None
 
     def origins(self) -> list[Origin]:
         """What became of each node of the graph as it was read."""

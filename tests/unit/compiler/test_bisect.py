@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from tilewright.compiler.observe import observe
 from tilewright.compiler.verify import Verification
 from tilewright.core.errors import VerificationFailed
 from tilewright.core.record import DecisionLog
+from tilewright.graph import facade
 from tilewright.graph.facade import Model
+from tilewright.graph.passes.base import Pass, PassContext
+from tilewright.graph.passes.standard import STANDARD, run_passes
 from tilewright.kernel.ir import Expr, Kernel, call
 from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
@@ -197,19 +201,25 @@ def test_a_step_too_many_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert any("Round" in label for label in fault.region.labels)
 
 
-def test_a_wrong_graph_is_told_from_a_wrong_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def drop_the_tanh(model: Any, _log: Any, **_options: Any) -> None:
-        for found in list(model._model.graph):
-            if found.op_type == "Tanh":
-                found.op_type = "Sigmoid"
+def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def replace_tanh(context: PassContext) -> None:
+        context.each(("Tanh",), lambda ctx, found: _replaced(ctx, found))
 
-    monkeypatch.setattr(Model, "run_passes", drop_the_tanh)
-    _, fault = _verified(saved(network(), tmp_path))
+    def _replaced(context: PassContext, found: Any) -> str:
+        context.replace(found, (), "Sigmoid", [found.inputs[0]])
+        return "Sigmoid"
+
+    wrong = Pass(name="replace_tanh", run=replace_tanh)
+    monkeypatch.setattr(facade, "run_passes", partial(run_passes, passes=(*STANDARD, wrong)))
+    path = saved(network(), tmp_path)
+    found, fault = _verified(path)
     assert fault.cause == "graph pass"
     assert any("Tanh" in label for label in fault.region.labels)
-    assert "Sigmoid" in fault.detail
+    assert "the pass replace_tanh changed the value" in str(found)
+    made = reproduce(path, found, tmp_path / "small")
+    assert made is not None
+    assert made.reproduces
+    assert [node.op_type for node in onnx.load(made.model).graph.node] == ["Tanh"]
 
 
 def test_a_fault_inside_a_loop_is_found_at_the_loop(
