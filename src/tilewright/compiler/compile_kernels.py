@@ -10,7 +10,7 @@ Not here: schedules (codegen.cpu.tactics), the cache (compiler.object_cache).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.codegen.cpu.generate import GeneratedKernel, generate
@@ -25,7 +25,7 @@ from tilewright.compiler.build_program import (
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.access import compute_dtype, count
+from tilewright.kernel.access import Counts, compute_dtype, count
 from tilewright.kernel.canonical import canonicalize
 from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.text import print_kernel
@@ -51,6 +51,7 @@ class KernelStore:
         texts: LLVM IR by object key.
         exports: function names by object key.
         kernels: readable kernel by object key.
+        work: counts of kernels by their first output, as they were before layouts were chosen.
     """
 
     target: CpuTarget
@@ -58,7 +59,25 @@ class KernelStore:
     texts: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+    work: dict[str, Counts] = field(default_factory=dict)
     _generated: dict[str, tuple[str, GeneratedKernel]] = field(default_factory=dict)
+
+    def count(self, program: DraftProgram) -> None:
+        """Counts the work of all kernels; done before layouts, as padding is no work."""
+        for step in program.steps:
+            if isinstance(step, DraftSegment):
+                for item in step.items:
+                    if isinstance(item, Kernel):
+                        self.work[item.outputs[0].name] = count(item)
+            elif isinstance(step, DraftControl):
+                for inner in step.programs.values():
+                    self.count(inner)
+
+    def _work(self, kernel: Kernel) -> Counts:
+        """Counts of a kernel; packed constants are counted as they are packed."""
+        laid_out = count(kernel)
+        before = self.work.get(kernel.outputs[0].name, laid_out)
+        return replace(before, traffic={**laid_out.traffic, **before.traffic})
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new."""
@@ -75,7 +94,7 @@ class KernelStore:
         key, made = found
         old_buffers = {new: old for old, new in canonical.buffers.items()}
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
-        counts = count(kernel)
+        work = self._work(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
         name = "+".join(kernel.sources)
         for stage in made.stages:
@@ -95,8 +114,8 @@ class KernelStore:
                 for stage in made.stages
             ),
             steps=None if kernel.steps is None else kernel.steps.extent,
-            traffic=tuple(counts.traffic[buffer] for buffer in buffers),
-            flops=counts.flops,
+            traffic=tuple(work.traffic[buffer] for buffer in buffers),
+            flops=work.flops,
             dtype=compute_dtype(kernel).name,
             tactic=" + ".join(stage.schedule.tactic for stage in made.stages),
         )

@@ -81,10 +81,11 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     _check_contract(build)
     with build.stage("fuse"):
         fuse_program(draft, (), build.log)
+    store = KernelStore(target, build.log)
+    store.count(draft)
     with build.stage("layout"):
         layout_program(draft, builder.constants, target.lanes(32), build.log)
     with build.stage("generate code"):
-        store = KernelStore(target, build.log)
         program = finish(draft, store)
     build.kernels = store.kernels
     with build.stage("compile kernels"):
