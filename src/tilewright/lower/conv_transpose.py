@@ -48,25 +48,33 @@ class TransposedWindow:
         """Number of taps visited for an output element."""
         return self.kernel.ceildiv(self.stride) if self.by_phase else self.kernel
 
-    def tap(self, index: Expr, visit: Expr) -> tuple[Expr, Expr, list[Expr]]:
-        """Tap, data position and guards of a visit."""
+    def tap(self, index: Expr, visit: Expr) -> Tap:
+        """The tap of a visit, and where it reads."""
         shifted = index + dim_value(self.begin)
         if self.by_phase:
             stride = self.stride.const
             tap = call("mod", shifted, stride) + visit * stride
             position = call("div", shifted, stride) - visit
             whole = self.kernel.is_const and self.kernel.const % stride == 0
-            guards = [] if whole else [tap.lt(dim_value(self.kernel))]
+            exists = [] if whole else [tap.lt(dim_value(self.kernel))]
         else:
-            tap = visit
+            tap, exists = visit, []
             position = shifted - visit * dim_value(self.dilation)
-            guards = []
             if not is_one(self.stride):
                 stride_value = dim_value(self.stride)
-                guards.append(call("mod", position, stride_value).eq(0))
+                exists.append(call("mod", position, stride_value).eq(0))
                 position = call("div", position, stride_value)
-        guards += [position.ge(0), position.lt(dim_value(self.size))]
-        return tap, position, guards
+        return Tap(tap, position, exists, [position.ge(0), position.lt(dim_value(self.size))])
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A tap's number and data position; conditions under which it exists and reads data."""
+
+    number: Expr
+    position: Expr
+    exists: list[Expr]
+    inside: list[Expr]
 
 
 @lowers("ConvTranspose")
@@ -90,16 +98,18 @@ def conv_transpose(ctx: Lowering) -> None:
 
     def body(n: Expr, channel: Sequence[Expr], at: Sequence[Expr]) -> Expr:
         def term(c: Expr, *visits: Expr) -> Expr:
-            found = [
+            taps = [
                 window.tap(index, visit)
                 for window, index, visit in zip(windows, at, visits, strict=True)
             ]
-            taps = [tap for tap, _, _ in found]
-            guards = [guard for _, _, own in found for guard in own]
             source = groups.source(channel, c)
-            value = widen(x[(n, source, *(position for _, position, _ in found))])
-            weight = widen(w[(source, _filter_of_group(groups, channel), *taps)])
-            return guarded(guards, value * weight, 0)
+            value = widen(x[(n, source, *(tap.position for tap in taps))])
+            weight = widen(
+                w[(source, _filter_of_group(groups, channel), *(tap.number for tap in taps))]
+            )
+            exists = [guard for tap in taps for guard in tap.exists]
+            inside = [guard for tap in taps for guard in tap.inside]
+            return guarded(inside, value, 0) * guarded(exists, weight, 0)
 
         extents = [groups.depth, *(window.visits for window in windows)]
         total = sum_over(extents, term)

@@ -37,12 +37,15 @@ from tilewright.kernel.ir import (
     Call,
     Cast,
     Const,
+    Expr,
     Kernel,
     Load,
     Reduce,
     Stage,
+    Store,
     walk,
 )
+from tilewright.kernel.phases import split_phases
 from tilewright.kernel.verify import verify
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
@@ -84,6 +87,7 @@ def choose_layouts(
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
+    items = [item if isinstance(item, View) else split_phases(item) for item in items]
     segment = _collect(items, keep, constants, block)
     layouts = _blocked_buffers(segment, log)
     _add_borders(layouts, segment)
@@ -179,32 +183,40 @@ def _unblockable(buffer: Buffer, users: Sequence[Kernel], segment: _Segment) -> 
             extents = axis_extents(stage)
             if any(axis.ordered for axis in stage.axes):
                 return f"{kernel.name} reads it in order"
+            reduces = any(isinstance(node, Reduce) for node in walk(*stage.roots))
             for name, index in accesses(stage):
                 if name != buffer.name:
                     continue
-                if splittable(index[_CHANNELS], extents, segment.block, channels) is None:
+                if splittable(index[_CHANNELS], extents, segment.block, channels) is not None:
+                    continue
+                if reduces or name in {store.buffer for store in stage.stores}:
                     return f"{kernel.name} does not index its channels by one axis"
     return None
 
 
 def _is_convolution(kernel: Kernel, constants: Mapping[str, Array]) -> bool:
     """A sum of products whose constant factor moves along the output's channels."""
-    if len(kernel.stages) != 1 or len(kernel.stages[0].stores) != 1:
-        return False
-    store = kernel.stages[0].stores[0]
-    if len(store.index) not in (3, 4, 5):
-        return False
-    channel, last = (
-        {n.name for n in walk(store.index[k]) if isinstance(n, AxisVar)} for k in (1, -1)
+    return any(
+        len(store.index) in (3, 4, 5) and _moves_channels(store, constants)
+        for stage in kernel.stages
+        for store in stage.stores
     )
+
+
+def _moves_channels(store: Store, constants: Mapping[str, Array]) -> bool:
+    channel, last = (_axes_of(store.index[k]) for k in (_CHANNELS, -1))
     for node in walk(store.value):
         if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
             for part in walk(node.body):
                 if isinstance(part, Load) and part.buffer in constants:
-                    moving = {n.name for n in walk(*part.index) if isinstance(n, AxisVar)}
+                    moving = _axes_of(*part.index)
                     if channel & moving and not last & moving:
                         return True
     return False
+
+
+def _axes_of(*exprs: Expr) -> set[str]:
+    return {node.name for node in walk(*exprs) if isinstance(node, AxisVar)}
 
 
 def _multiplies(node: Reduce) -> bool:
@@ -278,42 +290,38 @@ def _needs(
 
 def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
     """Axes to split though no buffer is blocked along them, so that constants can be packed."""
-    if len(kernel.stages) != 1 or len(kernel.stages[0].stores) != 1 or kernel.steps is not None:
+    if kernel.steps is not None:
         return {}
-    stage = kernel.stages[0]
-    store = stage.stores[0]
-    if any(axis.ordered for axis in stage.axes) or store.guard is not None:
-        return {}
-    for node in walk(store.value):
-        if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
-            axis = _packed_axis(node, stage, segment)
-            if axis is not None:
-                return axis
-    return {}
+    splits: dict[str, int] = {}
+    for stage in kernel.stages:
+        if any(axis.ordered for axis in stage.axes) or len(stage.stores) != 1:
+            return {}
+        for node in walk(stage.stores[0].value):
+            if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
+                splits.update(_packed_axis(node, stage, segment))
+    return splits
 
 
-def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int] | None:
+def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int]:
     """The axis of a constant factor: a matrix product's last, a convolution's channels."""
-    if sum(1 for axis in node.axes if axis.extent != Dim.of(1)) == 0:
-        return None
     last = stage.axes[-1] if stage.axes else None
     for part in walk(node.body):
         if not isinstance(part, Load) or part.buffer not in segment.constants:
             continue
-        moving = {n.name for n in walk(*part.index) if isinstance(n, AxisVar)}
+        moving = _axes_of(*part.index)
         names = [axis for axis in stage.axes if axis.name in moving]
-        if len(names) != 1 or part.dtype is not FLOAT32:
+        if len(names) != 1 or part.dtype is not FLOAT32 or not _is_long(node):
             continue
         axis = names[0]
-        size = axis.extent
-        if not size.is_const or not _is_long(node):
+        if not axis.extent.is_const:
             continue
+        size = axis.extent.const
         wide = 2 * segment.block
-        if axis is last and size.const % wide == 0:
+        if axis is last and -(-size // wide) * wide <= _MAX_PADDING * size:
             return {axis.name: wide}
-        if size.const % segment.block == 0:
+        if -(-size // segment.block) * segment.block <= _MAX_PADDING * size:
             return {axis.name: segment.block}
-    return None
+    return {}
 
 
 def _is_long(node: Reduce) -> bool:
