@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import tilewright
-from tilewright.cli import bench, console, demo, run, verify
+from tilewright.cli import bench, console, demo, device, run, verify
 from tilewright.cli.compile import compile_model
 from tilewright.core.errors import UserError
 
@@ -22,6 +22,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run.run_model,
     "verify": verify.verify_model,
     "bench": bench.bench_models,
+    "device": device.show_device,
     "demo": demo.read_picture,
 }
 

@@ -179,11 +179,6 @@ class _Canary:
         self.best_s = min(self.best_s, elapsed)
         return elapsed <= _DISTURBED * self.best_s
 
-    @property
-    def clock_hz(self) -> float:
-        """Clock that the best run shows."""
-        return CANARY_STEPS * self.repeats / self.best_s
-
 
 class _Run:
     """All trials with one number of threads."""
@@ -209,7 +204,8 @@ class _Run:
             self.notes.append("AMX is present and was not measured")
         with self._pinned():
             self.canary = self._make_canary()
-            self.trials = [*self._peaks(), *self._streams(options), *self._forks()]
+            self.clock = _Trial("clock", "clock", self.canary.call, float(CANARY_STEPS))
+            self.trials = [*self._peaks(), *self._streams(options), *self._forks(), self.clock]
 
     def close(self) -> None:
         """Ends the threads."""
@@ -247,7 +243,7 @@ class _Run:
             peaks_flops=peaks,
             levels=self._levels(),
             source=f"measured on {datetime.now(UTC):%Y-%m-%d}",
-            clock_hz=self.canary.clock_hz,
+            clock_hz=self.clock.rate,
             instructions={peak.dtype: peak.instruction for peak in self.loops.peaks},
             costs={f"{trial.name}_us": 1e6 / trial.rate for trial in forks},
             notes=tuple(self.notes),
@@ -257,7 +253,7 @@ class _Run:
         found: dict[str, dict[str, float]] = {}
         sizes: dict[str, int] = {}
         for trial in self.trials:
-            if trial.pattern and trial.pattern != "fork":
+            if trial.pattern in _PATTERNS:
                 found.setdefault(trial.name, {})[trial.pattern] = trial.rate
                 sizes[trial.name] = trial.working_set_bytes
         return tuple(

@@ -116,7 +116,7 @@ def _kinds(target: CpuTarget) -> list[_Kind]:
     widths = [("float64", 64), ("float32", 32), *([("float16", 16)] if target.has_fp16 else [])]
     for dtype, width in widths:
         kind = float_type(width, target.lanes(width))
-        kinds.append(_Kind(dtype, f"fma {kind.text}", kind, kind, fma))
+        kinds.append(_Kind(dtype, f"fma {bits}-bit", kind, kind, fma))
     if target.architecture == "x86_64" and target.has_vnni and bits >= 256:
         operand, total = I8.with_lanes(target.lanes(8)), I32.with_lanes(target.lanes(32))
         step = called(f"llvm.x86.avx512.vpdpbusd.{bits}")
