@@ -1,22 +1,27 @@
 """Concat and Split along one axis.
 
-Input -> Output: a ``Lowering`` -> one pure kernel for each wanted result.
-Guarantees: a part is loaded only where its element is asked for, so neighbours fuse into the parts.
+Input -> Output: a ``Lowering`` -> one kernel for each wanted result.
+    few parts    out[i] = i < n ? a[i] : b[i - n]            neighbours fuse on both sides
+    many parts   out[i] = a[i];  out[n + i] = b[i];  ...    one loop nest a part
+Guarantees: a part is loaded only where its element is asked for.
 Not here: sequences (the executor joins and splits those).
 """
 
 from __future__ import annotations
 
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Buffer, Expr, dim_value, select
+from tilewright.kernel.ir import Axis, Buffer, Expr, Stage, Store, dim_value, select
 from tilewright.lower.context import Lowering
 from tilewright.lower.indexing import axis_of, refuse_opaque, replaced, zero
 from tilewright.lower.registry import lowers
 
+# Every vector looks at all parts that are selected from.
+_MAX_SELECTED = 8
+
 
 @lowers("Concat")
 def lower_concat(ctx: Lowering) -> None:
-    """Nested selects over the parts, in order."""
+    """Nested selects over a few parts; a copy of each of many."""
     refuse_opaque(ctx)
     out = ctx.output()
     if out is None:
@@ -33,6 +38,11 @@ def lower_concat(ctx: Lowering) -> None:
         ctx.view(out, parts[0][0])
         return
 
+    if len(parts) > _MAX_SELECTED:
+        stages = tuple(_copy(out, axis, part, start) for part, start in parts)
+        ctx.stages(out, stages, extra=())
+        return
+
     def body(*index: Expr) -> Expr:
         if not parts:
             return zero(out.dtype)
@@ -45,6 +55,13 @@ def lower_concat(ctx: Lowering) -> None:
         return value
 
     ctx.pure(out, body)
+
+
+def _copy(out: Buffer, axis: int, part: Buffer, start: Dim) -> Stage:
+    axes = tuple(Axis(f"i{k}", dim) for k, dim in enumerate(part.shape))
+    index = tuple(own.var for own in axes)
+    place = replaced(index, axis, index[axis] + dim_value(start))
+    return Stage(axes, (Store(out.name, place, part[index]),))
 
 
 @lowers("Split")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.core.dtypes import ALL, Kind
+from tilewright.kernel.ir import Kernel
 from tilewright.lower.context import Unlowerable, View
 from unit.lower.direct import Array, lower, run
 
@@ -75,7 +76,7 @@ def test_expand_stretches_ones_and_keeps_the_rest(symbolic: bool) -> None:
 
 
 @SYMBOLIC
-@pytest.mark.parametrize("sizes", [(2, 0, 3), (0, 0), (1, 2, 3, 4)])
+@pytest.mark.parametrize("sizes", [(2, 0, 3), (0, 0), (1, 2, 3, 4), (2, 0, 1) * 200])
 def test_concat_and_split_are_inverse(sizes: tuple[int, ...], symbolic: bool) -> None:
     parts = [_x(2, size, 2) for size in sizes]
     whole = np.concatenate(parts, 1)
@@ -93,6 +94,14 @@ def test_concat_and_split_are_inverse(sizes: tuple[int, ...], symbolic: bool) ->
     )
     for left, right in zip(found, parts, strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_concat_of_many_parts_copies_each_once() -> None:
+    parts = [_x(3, 2)] * 20
+    lowering, _ = lower("Concat", parts, [(np.float32, (60, 2))], attributes={"axis": 0})
+    (kernel,) = lowering.items
+    assert isinstance(kernel, Kernel)
+    assert len(kernel.stages) == 20
 
 
 @SYMBOLIC
