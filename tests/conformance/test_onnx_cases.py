@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+
 from conformance.cases import Result, cases, run_part
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -36,13 +38,13 @@ def test_cases(kind: str, tmp_path: Path) -> None:
     counts = Counter(result.status for result in results)
     compiled = sum(result.compiled for result in results)
     row = {"cases": len(results), "compiled": compiled, **dict(sorted(counts.items()))}
-    print(f"\n{kind}: {row}")
-    for result in results:
-        if result.status != "passed":
-            print(f"  {result.status}: {result.name}: {result.detail.splitlines()[0]}")
+    others = [result for result in results if result.status != "passed"]
+    lines = [f"{kind}: {row}"]
+    lines += [f"  {r.status}: {r.name}: {(r.detail or '?').splitlines()[0]}" for r in others]
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
     assert len(results) == len(cases(kind))
     assert not [result for result in results if result.status == "wrong"]
     assert counts["passed"] >= LEAST_PASSED[kind]
     assert compiled >= LEAST_COMPILED[kind]
     stored = json.loads(TABLE.read_text())[kind]
-    assert row == stored, f"{TABLE.name} is out of date: python -m scripts.update_conformance"
+    assert row == stored, f"{TABLE.name} is out of date: run scripts/update_conformance.py"

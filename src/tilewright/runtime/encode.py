@@ -18,8 +18,8 @@ import numpy as np
 from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import CorruptEngine
-from tilewright.core.record import Decision, Placement
 from tilewright.core.parse_dim import parse
+from tilewright.core.record import Decision, Placement
 from tilewright.core.shape import Dim
 from tilewright.runtime import program
 

@@ -1,4 +1,4 @@
-"""Phases of divided axes: same values as the undivided kernel, affine indices, left alone otherwise."""
+"""Phases of divided axes: same values, affine indices; other kernels are left alone."""
 
 from __future__ import annotations
 

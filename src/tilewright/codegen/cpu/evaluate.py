@@ -10,20 +10,19 @@ Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
 from tilewright.codegen.cpu.frame import Positions, Variant
 from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import load_element
+from tilewright.codegen.cpu.reductions import Reducer
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import InternalError
-from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine
 from tilewright.kernel.ir import (
-    Axis,
     AxisVar,
     Call,
     Cast,
@@ -33,14 +32,11 @@ from tilewright.kernel.ir import (
     Load,
     Reduce,
     Stage,
-    identity_of,
     walk,
 )
 from tilewright.kernel.nest import Nest
 
-ONE = Dim.of(1)
 _MAX_RECURSION = 60
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
 class Evaluator(Positions):
@@ -56,6 +52,7 @@ class Evaluator(Positions):
     ) -> None:
         super().__init__(builder, nest, layout, args)
         self.reduce_lanes = reduce_lanes
+        self.reducer = Reducer(self)
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 
     def is_vector(self, expr: Expr) -> bool:
@@ -75,7 +72,7 @@ class Evaluator(Positions):
         if found is not None:
             return found
         if isinstance(expr, Reduce):
-            self._reduce(expr, variant)
+            self.reducer.reduce(expr, variant)
             found = self.recall(key)
             if found is None:
                 raise InternalError("a reduction left no value")
@@ -330,177 +327,6 @@ class Evaluator(Positions):
     def reads_stored(self, expr: Expr) -> bool:
         """True when an expression loads what this stage stores."""
         return id(expr) in self._changing
-
-    # --- reductions ------------------------------------------------------------------------------
-
-    def _reduce(self, expr: Reduce, variant: Variant) -> None:
-        """Computes a reduction for every variant that it distinguishes."""
-        depends = self.nest.depends(expr)
-        variants = [variant]
-        if self.frame.guard is None and not self.frame.branches:
-            variants = self._all_variants(depends, variant)
-        axes = self.nest.reduce_axes[id(expr)]
-        vector = self.is_vector(expr)
-        if self.frame.vector is None and self.reduce_lanes > 1:
-            inner = self._contiguous(expr, axes)
-            if inner is not None:
-                self._vector_reduce(expr, axes, inner, variants)
-                return
-        lanes = self.frame.lanes if vector else 1
-        kind = register_type(expr.dtype, lanes)
-        start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
-        cells = [self.b.alloca(kind) for _ in variants]
-        for cell in cells:
-            self.b.store(start, cell)
-        self.hoist([expr.body], variants)
-
-        def innermost() -> None:
-            for one, cell in zip(variants, cells, strict=True):
-                total = self.b.load(kind, cell)
-                self.b.store(self._accumulate(expr, total, expr.body, one, lanes), cell)
-
-        self._loops(axes, innermost, expr.body, variants)
-        for one, cell in zip(variants, cells, strict=True):
-            key = (id(expr), *self.project(depends, one))
-            self.remember(key, self.b.load(kind, cell))
-
-    def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:
-        variants: list[Variant] = [like]
-        for axis, (place, _) in self.frame.unrolled.items():
-            if axis in depends:
-                copies = self.frame.copies[axis]
-                variants = [
-                    (*one[:place], copy, *one[place + 1 :])
-                    for one in variants
-                    for copy in range(copies)
-                ]
-        return variants
-
-    def _loops(
-        self,
-        axes: tuple[Axis, ...],
-        body: Callable[[], None],
-        expr: Expr,
-        variants: Sequence[Variant],
-    ) -> None:
-        if not axes:
-            with self.scope():
-                body()
-            return
-        axis, rest = axes[0], axes[1:]
-        with self.b.loop(0, self.dim(axis.extent)) as counter, self.scope():
-            self.frame.position[axis.name] = counter
-            if rest:
-                self.hoist([expr], variants)
-            self._loops(rest, body, expr, variants)
-            del self.frame.position[axis.name]
-
-    def _accumulate(
-        self, expr: Reduce, total: Value, body: Expr, variant: Variant, lanes: int
-    ) -> Value:
-        if (
-            expr.combiner == "sum"
-            and expr.dtype.is_float
-            and isinstance(body, Call)
-            and body.op == "mul"
-            and self.b.target.has_fma
-        ):
-            left, right = (self.b.splat(self.value(arg, variant), lanes) for arg in body.args)
-            return self.b.fma(left, right, total)
-        value = self.b.splat(self.value(body, variant), lanes)
-        return emit_op(self.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
-
-    def _contiguous(self, expr: Reduce, axes: tuple[Axis, ...]) -> Axis | None:
-        """The innermost axis if all loads step by one element (or none) along it."""
-        axis = axes[-1]
-        if axis.extent.is_const and axis.extent.const < max(4, self.reduce_lanes // 2):
-            return None
-        for node in walk(expr.body):
-            if isinstance(node, Reduce) and axis.name in self.nest.depends(node):
-                return None
-        steps = 0
-        for node in walk(expr.body):
-            if isinstance(node, Load) and id(node) in self.nest.loads:
-                stride = self.nest.loads[id(node)].stride(axis.name)
-                if stride is None or (stride.terms and stride != ONE):
-                    return None
-                steps += 1 if stride.terms else 0
-        return axis if steps else None
-
-    def _vector_reduce(
-        self, expr: Reduce, axes: tuple[Axis, ...], inner: Axis, variants: Sequence[Variant]
-    ) -> None:
-        """Lanes run along the reduction; they are combined at the end."""
-        depends = self.nest.depends(expr)
-        lanes = self.reduce_lanes
-        if inner.extent.is_const:
-            while lanes > 4 and inner.extent.const < lanes:
-                lanes //= 2
-        copies = max(1, 4 // len(variants))
-        kind = register_type(expr.dtype, lanes)
-        start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
-        cells = [[self.b.alloca(kind) for _ in range(copies)] for _ in variants]
-        for row in cells:
-            for cell in row:
-                self.b.store(start, cell)
-        self.hoist([expr.body], variants)
-        self._loops(
-            axes[:-1],
-            lambda: self._vector_steps(expr, inner, variants, cells, lanes, start),
-            expr.body,
-            variants,
-        )
-        op = _COMBINE[expr.combiner]
-        scalar = register_type(expr.dtype, 1)
-        for one, row in zip(variants, cells, strict=True):
-            total = self.b.load(kind, row[0])
-            for cell in row[1:]:
-                total = emit_op(self.b, op, [total, self.b.load(kind, cell)], expr.dtype)
-            folded = self.b.reduce(total, lambda x, y: emit_op(self.b, op, [x, y], expr.dtype))
-            if folded.type is not scalar:
-                raise InternalError("a folded vector is not a scalar")
-            self.remember((id(expr), *self.project(depends, one)), folded)
-
-    def _vector_steps(
-        self,
-        expr: Reduce,
-        inner: Axis,
-        variants: Sequence[Variant],
-        cells: Sequence[Sequence[Value]],
-        lanes: int,
-        neutral: Value,
-    ) -> None:
-        frame = self.frame
-        copies = len(cells[0])
-        extent = self.dim(inner.extent)
-        place = len(variants[0])
-        frame.unrolled[inner.name] = (place, lanes)
-        frame.copies[inner.name] = copies
-        frame.vector, frame.lanes = inner.name, lanes
-        whole = self.b.mul(self.b.sdiv(extent, index(lanes * copies)), index(lanes * copies))
-        kind = register_type(expr.dtype, lanes)
-        with self.b.loop(0, whole, lanes * copies) as counter, self.scope():
-            frame.position[inner.name] = counter
-            for copy in range(copies):
-                for one, row in zip(variants, cells, strict=True):
-                    total = self.b.load(kind, row[copy])
-                    fresh = self._accumulate(expr, total, expr.body, (*one, copy), lanes)
-                    self.b.store(fresh, row[copy])
-        with self.b.loop(whole, extent, lanes) as counter, self.scope():
-            frame.position[inner.name] = counter
-            mask = self.lane_mask(self.b.sub(extent, counter), 0, lanes)
-            frame.tails = {0: mask}
-            for one, row in zip(variants, cells, strict=True):
-                total = self.b.load(kind, row[0])
-                value = self.b.splat(self.value(expr.body, (*one, 0)), lanes)
-                kept = self.b.select(mask, value, neutral)
-                op = _COMBINE[expr.combiner]
-                self.b.store(emit_op(self.b, op, [total, kept], expr.dtype), row[0])
-            frame.tails = {}
-        frame.vector, frame.lanes = None, 1
-        del frame.position[inner.name]
-        del frame.unrolled[inner.name]
-        del frame.copies[inner.name]
 
     def lane_mask(self, left: Value, first: int, lanes: int) -> Value:
         """Lanes ``first + lane < left``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def call_stages(
         for stage, function in zip(made.stages, functions, strict=True):
             total = stage.iterations.evaluate(sizes)
             bounds = [total * k // parts for k in range(parts + 1)]
-            for low, high in zip(bounds, bounds[1:], strict=False):
+            for low, high in pairwise(bounds):
                 function(table.ctypes.data, low, high)
     if status[0]:
         raise OutOfRange("an index lies outside")
