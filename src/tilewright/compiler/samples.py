@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from tilewright.core.dtypes import BOOL, STRING, Kind
+from tilewright.core.dtypes import STRING
 from tilewright.core.errors import BadOption
+from tilewright.runtime.example_feeds import assumed_sizes, make_feeds
 from tilewright.runtime.feeds import Range
 from tilewright.runtime.program import TensorSpec
 
 # (size of a leading dim, size of any other): networks often need multiples of 32 or a least size.
 _SIZES = ((2, 64), (1, 64), (1, 16), (2, 3), (1, 1), (1, 128), (1, 576), (3, 224), (2, 2), (5, 4))
-_MAX_RANDOM_INTEGER = 2  # exclusive: 0 and 1 are valid as ids, masks and flags alike
 
 
 def sample_feeds(
@@ -39,49 +37,8 @@ def sample_feeds(
     seen: set[tuple[int, ...]] = set()
     for batch_first in (True, False):
         for leading, other in _SIZES:
-            sizes = _sizes(specs, ranges, leading, other, batch_first)
+            sizes = assumed_sizes(specs, ranges, leading, other, batch_first)
             key = tuple(sizes.values())
             if key not in seen:
                 seen.add(key)
                 yield make_feeds(specs, sizes, seed)
-
-
-def _sizes(
-    specs: Sequence[TensorSpec],
-    ranges: Mapping[str, Range],
-    leading: int,
-    other: int,
-    batch_first: bool,
-) -> dict[str, int]:
-    """One choice; the batch may also follow a fixed dim, as in a state [layers, batch, units]."""
-    sizes: dict[str, int] = {}
-    for spec in specs:
-        shape = spec.shape or ()
-        fixed = bool(shape) and shape[0].is_const and not batch_first
-        for axis, dim in enumerate(shape):
-            for name in sorted(dim.symbols):
-                low, high = ranges.get(name, (None, None))
-                size = leading if axis == int(fixed) and dim.as_symbol() == name else other
-                size = size if low is None else max(size, low)
-                sizes.setdefault(name, size if high is None else min(size, high))
-    return sizes
-
-
-def make_feeds(
-    specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed: int = 0
-) -> dict[str, Any]:
-    """Standard normal numbers; 0 and 1 where the dtype is no float."""
-    rng = np.random.default_rng(seed)
-    feeds: dict[str, Any] = {}
-    for spec in specs:
-        shape = [max(0, dim.evaluate(sizes)) for dim in spec.shape or ()]
-        if spec.dtype.is_float:
-            array: Any = rng.standard_normal(shape, np.float32)
-        elif spec.dtype.kind is Kind.COMPLEX:
-            array = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-        else:
-            array = rng.integers(0, _MAX_RANDOM_INTEGER, shape)
-        if spec.dtype is BOOL:
-            array = np.asarray(array, dtype=bool)
-        feeds[spec.name] = np.asarray(array).astype(spec.dtype.numpy)
-    return feeds
