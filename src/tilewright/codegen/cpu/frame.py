@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.codegen.cpu.emit import I64, PTR, Builder, Type, Value, index
-from tilewright.codegen.cpu.layout import ArgumentLayout
+from tilewright.codegen.cpu.layout import ArgumentLayout, nest_buffers, nest_dims
 from tilewright.core.shape import Dim
 from tilewright.kernel.nest import Nest
 
@@ -65,8 +65,10 @@ class Positions:
         self.nest = nest
         self.args = args
         self.frame = Frame()
-        self._dims = {dim: self.slot(layout.dim_slot(dim), I64) for dim in layout.dims}
-        self._pointers = {name: self.slot(layout.buffer_slot(name), PTR) for name in layout.buffers}
+        self._dims = {dim: self.slot(layout.dim_slots[dim], I64) for dim in nest_dims(nest)}
+        self._pointers = {
+            name: self.slot(layout.buffer_slots[name], PTR) for name in nest_buffers(nest)
+        }
 
     def slot(self, number: int, kind: Type) -> Value:
         """A word of the argument block."""

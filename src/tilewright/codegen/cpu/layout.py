@@ -9,12 +9,13 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, count
 
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine
-from tilewright.kernel.ir import DimValue, Kernel, walk
+from tilewright.kernel.ir import DimValue, Kernel, loaded, walk
 from tilewright.kernel.nest import Nest
 
 STATUS_SLOT, CALL_SLOT, STEP_SLOT, FIRST_BUFFER_SLOT = 0, 1, 2, 3
@@ -22,18 +23,23 @@ STATUS_SLOT, CALL_SLOT, STEP_SLOT, FIRST_BUFFER_SLOT = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ArgumentLayout:
-    """Slot numbers of one kernel's block."""
+    """What one kernel's block holds.
+
+    Attributes:
+        buffers, dims: in the order of their slots.
+        buffer_slots, dim_slots: their numbers.
+    """
 
     buffers: tuple[str, ...]
     dims: tuple[Dim, ...]
+    buffer_slots: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    dim_slots: Mapping[Dim, int] = field(init=False, repr=False, compare=False)
 
-    def buffer_slot(self, name: str) -> int:
-        """The slot with a buffer's address."""
-        return FIRST_BUFFER_SLOT + self.buffers.index(name)
-
-    def dim_slot(self, dim: Dim) -> int:
-        """The slot with a dim's value."""
-        return FIRST_BUFFER_SLOT + len(self.buffers) + self.dims.index(dim)
+    def __post_init__(self) -> None:
+        slots = count(FIRST_BUFFER_SLOT)
+        object.__setattr__(self, "buffer_slots", dict(zip(self.buffers, slots, strict=False)))
+        slots = count(FIRST_BUFFER_SLOT + len(self.buffers))
+        object.__setattr__(self, "dim_slots", dict(zip(self.dims, slots, strict=False)))
 
     @property
     def num_slots(self) -> int:
@@ -42,18 +48,29 @@ class ArgumentLayout:
 
 def argument_layout(kernel: Kernel, nests: Iterable[Nest]) -> ArgumentLayout:
     """The block of a kernel whose stages were prepared as ``nests``."""
-    dims: dict[Dim, None] = {}
-    for nest in nests:
-        for axes in (nest.axes, *nest.reduce_axes.values()):
-            dims.update(dict.fromkeys(axis.extent for axis in axes))
-        for form in (*nest.loads.values(), *nest.stores):
-            dims.update(dict.fromkeys(_dims(form)))
-        for node in walk(*nest.stage.roots):
-            if isinstance(node, DimValue):
-                dims[node.dim] = None
+    dims = dict.fromkeys(chain.from_iterable(map(nest_dims, nests)))
     names = tuple(buffer.name for buffer in kernel.buffers)
-    return ArgumentLayout(names, tuple(dim for dim in dims if not dim.is_const))
+    return ArgumentLayout(names, tuple(dims))
 
 
-def _dims(form: Affine) -> list[Dim]:
+def nest_buffers(nest: Nest) -> list[str]:
+    """Every buffer that the code of a nest uses, in order of appearance."""
+    stored = (store.buffer for store in nest.stage.stores)
+    return list(dict.fromkeys((*loaded(*nest.stage.roots), *stored)))
+
+
+def nest_dims(nest: Nest) -> list[Dim]:
+    """Every symbolic dim that the code of a nest needs, in order of appearance."""
+    dims: dict[Dim, None] = {}
+    for axes in (nest.axes, *nest.reduce_axes.values()):
+        dims.update(dict.fromkeys(axis.extent for axis in axes))
+    for form in (*nest.loads.values(), *nest.stores):
+        dims.update(dict.fromkeys(_form_dims(form)))
+    for node in walk(*nest.stage.roots):
+        if isinstance(node, DimValue):
+            dims[node.dim] = None
+    return [dim for dim in dims if not dim.is_const]
+
+
+def _form_dims(form: Affine) -> list[Dim]:
     return [*form.terms.values(), form.offset, *(factor for _, factor in form.rest)]
