@@ -2,7 +2,7 @@
 
 Input -> Output: a ``Stage`` with its kernel's buffers -> ``Nest``.
     for n, h, w: out[n, h, w] = f(x[n, h, w])   ->   for nhw: out[nhw] = f(x[nhw])
-Requires: a verified kernel.
+Requires: a verified kernel; an axis name that two reductions bind is bound with the same axes.
 Guarantees: two neighbouring axes are merged only if every access steps through them as through
 one, and no expression uses either of them by itself.
 Not here: choosing vector and unrolled axes (kernel.schedule).
@@ -59,16 +59,16 @@ def prepare(kernel: Kernel, stage: Stage) -> Nest:
     forms: list[Affine] = [*loads.values(), *stores]
     merged: dict[str, str] = {}
     axes, forms = _merge(stage.axes, forms, pinned, merged)
-    reduce_axes: dict[int, tuple[Axis, ...]] = {}
-    for node in reduces:
-        reduce_axes[id(node)], forms = _merge(node.axes, forms, pinned, merged)
+    inner: dict[tuple[Axis, ...], tuple[Axis, ...]] = {}
+    for own in dict.fromkeys(node.axes for node in reduces):
+        inner[own], forms = _merge(own, forms, pinned, merged)
     return Nest(
         axes=axes,
         stage=stage,
         loads=dict(zip(loads, forms, strict=False)),
         stores=tuple(forms[len(loads) :]),
         merged=merged,
-        reduce_axes=reduce_axes,
+        reduce_axes={id(node): inner[node.axes] for node in reduces},
     )
 
 
@@ -107,19 +107,22 @@ def _merge(
         outer, inner = result[position - 1], result[position]
         if _is_single(inner, pinned) and not outer.ordered:
             forms = [_renamed(form, inner.name) for form in forms]
-            merged[inner.name] = outer.name
+            _redirect(merged, inner.name, outer.name)
             del result[position]
         elif _mergeable(outer, inner, forms, pinned):
             forms = [_renamed(form, outer.name) for form in forms]
-            for name, target in list(merged.items()):
-                if target == outer.name:
-                    merged[name] = inner.name
-            merged[outer.name] = inner.name
+            _redirect(merged, outer.name, inner.name)
             result[position - 1 : position + 1] = [
                 replace(inner, extent=outer.extent * inner.extent)
             ]
         position -= 1
     return tuple(result), forms
+
+
+def _redirect(merged: dict[str, str], old: str, new: str) -> None:
+    """``old`` and everything that was merged into it are now ``new``."""
+    for name in (old, *(name for name, target in merged.items() if target == old)):
+        merged[name] = new
 
 
 def _is_single(axis: Axis, pinned: Set[str]) -> bool:

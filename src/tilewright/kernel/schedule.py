@@ -18,7 +18,8 @@ class Schedule:
         tactic: name of the tactic that made it.
         lanes: elements of one vector; 1 means scalar code.
         vector: the parallel axis that vectors run along, or None.
-        unroll: axis -> number of copies computed together (vectors, for the vector axis).
+        unroll: axis -> number of copies computed together (vectors, for the vector axis); the
+            order of the axes is that of their loops.
         outer: unrolled axes whose blocks are the slowest digits of an iteration number.
         chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means
         all.
@@ -40,8 +41,8 @@ class Schedule:
     @property
     def text(self) -> str:
         """One line for reports and cache keys."""
-        unroll = ",".join(f"{axis}x{count}" for axis, count in sorted(self.unroll.items()))
+        unroll = ",".join(f"{axis}x{count}" for axis, count in self.unroll.items())
         return (
             f"{self.tactic}(lanes={self.lanes}, vector={self.vector}, unroll=[{unroll}], "
-            f"chunk={self.chunk}, reduce_lanes={self.reduce_lanes})"
+            f"outer=[{','.join(self.outer)}], chunk={self.chunk}, reduce_lanes={self.reduce_lanes})"
         )

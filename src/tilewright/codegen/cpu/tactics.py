@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Call, Cast, Load, Reduce, walk
 from tilewright.kernel.nest import Nest, evaluated
@@ -46,7 +47,7 @@ def choose(nest: Nest, target: CpuTarget) -> tuple[Schedule, tuple[tuple[str, st
         if isinstance(result, Schedule):
             return result, tuple(refused)
         refused.append((tactic.__name__, result.reason))
-    raise AssertionError("the scalar tactic never refuses")
+    raise InternalError("the scalar tactic refused a nest")
 
 
 def sequential(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
