@@ -23,6 +23,8 @@ TOLERANCES = {
     "float32": 1e-5,
     "float16": 2e-2,
     "bfloat16": 6e-2,
+    "complex64": 1e-5,
+    "complex128": 1e-12,
 }
 _SMALL_FLOAT_TOLERANCE = 0.3
 
@@ -68,7 +70,7 @@ def _distance(a: Any, b: Any) -> Any:
 
 def tolerance_of(dtype: DType) -> float:
     """The tolerance of an output type; 0 for what must be exact."""
-    if dtype.kind is not Kind.FLOAT:
+    if dtype.kind not in (Kind.FLOAT, Kind.COMPLEX):
         return 0.0
     return TOLERANCES.get(dtype.name, _SMALL_FLOAT_TOLERANCE)
 
@@ -109,7 +111,7 @@ def _numeric_error(a: Any, b: Any) -> tuple[float, str]:
     with np.errstate(invalid="ignore", over="ignore"):
         overflow = np.isfinite(y) & (np.abs(y) > _largest(a.dtype))
     if special.any():
-        same = (x == y) | (np.isnan(x) & np.isnan(y)) | (overflow & np.isinf(x))
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) | (overflow & (x == np.inf * np.sign(y)))
         if not bool(same[special].all()):
             return math.inf, "NaN or infinity in other places"
     x, y = np.where(special, 0, x), np.where(special, 0, y)
