@@ -71,7 +71,7 @@ def _pack_stage(
         for whole, node, inside in _operands(reduce.body, constants):
             form = access(node.index, shapes[node.buffer])
             order = _order(form, stage, reduce)
-            if isinstance(order, Refusal):
+            if isinstance(order, Refusal) or not constants[node.buffer].size:
                 continue
             packed, array = _packed(node, form, order, inside, constants[node.buffer])
             made[packed.name] = packed, array
@@ -148,7 +148,8 @@ def _packed(
     dims = tuple(axis.extent for axis in order)
     flat = array.reshape(-1)
     if not inside:
-        return Buffer(name, node.dtype, dims), flat[where]
+        # A choice around the load may leave points out; those may lie anywhere, and are not used.
+        return Buffer(name, node.dtype, dims), flat[np.clip(where, 0, flat.size - 1)]
     mask = np.ones(where.shape, dtype=bool)
     for bound, limit in inside:
         mask &= _grid(bound, order) < limit
