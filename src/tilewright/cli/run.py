@@ -48,17 +48,26 @@ def run_model(
     feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
     outputs = engine.run(feeds)
     if output is not None:
-        import numpy as np
-
-        with console.whole_file(output) as unfinished, unfinished.open("wb") as file:
-            np.savez(file, **outputs)
-    summary = {name: _summarise(array) for name, array in outputs.items()}
+        _write(output, outputs)
+    summary = {name: _summarise(value) for name, value in outputs.items()}
     if as_json:
         console.write_json(summary)
         return
     for name, facts in summary.items():
         text = "  ".join(f"{key} {value}" for key, value in facts.items())
         console.write(f"{name}  {text}")
+
+
+def _write(output: Path, outputs: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    from tilewright.compiler.feeds import to_files
+
+    arrays, notes = to_files(outputs)
+    with console.whole_file(output) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    for note in notes:
+        console.log(note)
 
 
 def open_engine(model: Path, threads: int | None, *, verify: bool = True) -> "Engine":
@@ -85,10 +94,13 @@ def gather_feeds(
 
     What is still missing or does not fit, the engine reports.
     """
-    from tilewright.compiler.feeds import InputSpec, load_npy, load_npz, random_feeds
+    from tilewright.compiler.feeds import InputSpec, from_files, load_npy, load_npz, random_feeds
 
     feeds = load_npz(npz) if npz is not None else {}
     feeds.update((name, load_npy(file)) for name, file in files.items())
+    feeds, notes = from_files(feeds, engine.inputs)
+    for note in notes:
+        console.log(note)
     if random:
         missing = [spec for spec in engine.inputs if spec.name not in feeds]
         specs = [
@@ -100,7 +112,11 @@ def gather_feeds(
     return feeds
 
 
-def _summarise(array: "npt.NDArray[Any]") -> dict[str, object]:
+def _summarise(array: "npt.NDArray[Any] | list[Any] | None") -> dict[str, object]:
+    if array is None:
+        return {"empty": True}
+    if isinstance(array, list):
+        return {"sequence": [_summarise(part) for part in array]}
     facts: dict[str, object] = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.size and array.dtype.kind in "fiu":
         values = array.astype("float64")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, UserError
+from tilewright.runtime.program import TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -80,6 +81,58 @@ def load_npy(path: Path) -> npt.NDArray[Any]:
         array.close()
         raise UserError("holds several arrays", file=str(path), remedy="use --npz FILE")
     return array
+
+
+def from_files(feeds: Arrays, specs: Iterable[TensorSpec]) -> tuple[Arrays, list[str]]:
+    """Returns arrays that were read from files in types that files cannot hold, where wanted.
+
+    NumPy's files have no bfloat16, float8 or int4; such inputs are given in wider types.
+
+    Args:
+        feeds: arrays by input name.
+        specs: the engine's inputs.
+
+    Returns:
+        The arrays, and a note on each that was converted.
+    """
+    result, notes = dict(feeds), []
+    for spec in specs:
+        array = feeds.get(spec.name)
+        if array is None or spec.dtype.numpy.kind != "V" or array.dtype.kind not in "fiu":
+            continue
+        result[spec.name] = array.astype(spec.dtype.numpy)
+        notes.append(f"input {spec.name}: {array.dtype} of the file converted to {spec.dtype}")
+    return result, notes
+
+
+def to_files(values: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
+    """Returns outputs as arrays that NumPy's files hold without pickle, exactly.
+
+    Args:
+        values: arrays; lists for sequences; None for optionals that are empty.
+
+    Returns:
+        The arrays (parts of a sequence as ``name.0``, ``name.1`` ...), and a note on each change.
+    """
+    arrays: Arrays = {}
+    notes: list[str] = []
+    for name, value in values.items():
+        if value is None:
+            notes.append(f"output {name} is empty and not written")
+        elif isinstance(value, list):
+            parts, more = to_files({f"{name}.{k}": part for k, part in enumerate(value)})
+            arrays.update(parts)
+            notes.extend(more)
+        elif value.dtype == object:
+            arrays[name] = value.astype(np.str_)
+        elif value.dtype.kind == "V":
+            dtype = dtypes.from_numpy(value.dtype)
+            wider = np.float32 if dtype.is_float else np.int8 if dtype.is_signed else np.uint8
+            arrays[name] = value.astype(wider)
+            notes.append(f"output {name}: {dtype} written as {arrays[name].dtype}")
+        else:
+            arrays[name] = value
+    return arrays, notes
 
 
 def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int = 0) -> Arrays:

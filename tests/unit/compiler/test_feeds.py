@@ -7,7 +7,9 @@ import pytest
 
 from tilewright.compiler import feeds
 from tilewright.compiler.feeds import InputSpec
+from tilewright.core.dtypes import BFLOAT16, BOOL, INT4
 from tilewright.core.errors import BadOption, UserError
+from tilewright.runtime.program import TensorSpec
 
 SPECS = (
     InputSpec(name="x", dtype="float32", shape=("batch", 3)),
@@ -88,3 +90,38 @@ def test_one_array_is_no_set_of_inputs(tmp_path: Path) -> None:
         feeds.load_npz(tmp_path / "x.npy")
     with pytest.raises(UserError, match="holds several arrays"):
         feeds.load_npy(tmp_path / "x.npz")
+
+
+def test_types_that_files_cannot_hold_are_converted_and_noted(tmp_path: Path) -> None:
+    values = {
+        "half": np.array([1.5, -2]).astype(BFLOAT16.numpy),
+        "small": np.array([-8, 7]).astype(INT4.numpy),
+        "text": np.array(["a", "é"], object),
+        "list": [np.array([1]), np.array([2.0])],
+        "none": None,
+        "plain": np.array([True]),
+    }
+    arrays, notes = feeds.to_files(values)
+    assert notes == [
+        "output half: bfloat16 written as float32",
+        "output small: int4 written as int8",
+        "output none is empty and not written",
+    ]
+    np.savez(tmp_path / "out.npz", allow_pickle=False, **arrays)
+    kept = feeds.load_npz(tmp_path / "out.npz")
+    assert {name: array.tolist() for name, array in kept.items()} == {
+        "half": [1.5, -2.0],
+        "small": [-8, 7],
+        "text": ["a", "é"],
+        "list.0": [1],
+        "list.1": [2.0],
+        "plain": [True],
+    }
+    specs = [
+        TensorSpec(name="half", dtype=BFLOAT16, shape=None),
+        TensorSpec(name="plain", dtype=BOOL, shape=None),
+    ]
+    back, notes = feeds.from_files(kept, specs)
+    assert back["half"].dtype == BFLOAT16.numpy
+    assert back["plain"] is kept["plain"]
+    assert notes == ["input half: float32 of the file converted to bfloat16"]
