@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.core.dtypes import INT64
-from tilewright.core.shape import Dim, Monomial
+from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, affine
 from tilewright.kernel.ir import (
     Axis,
@@ -40,6 +40,7 @@ from tilewright.kernel.ir import (
     reduce_axes,
     walk,
 )
+from tilewright.kernel.ranges import beyond, reach
 
 _COMPARISONS = ("lt", "ge", "le", "gt")
 
@@ -288,11 +289,12 @@ class Blocker:
         inner = then
         while isinstance(inner, Cast):
             inner = inner.arg
-        zero = isinstance(otherwise, Const) and otherwise.value == 0
-        layout = self.layouts.get(inner.buffer) if isinstance(inner, Load) else None
-        if not zero or layout is None or not isinstance(inner, Load):
+        if not isinstance(inner, Load) or inner.buffer not in self.shapes:
             return call("select", condition, then, otherwise)
-        kept = [part for part in conjuncts(condition) if not self._covered(part, inner, layout)]
+        zero = isinstance(otherwise, Const) and otherwise.value == 0
+        layout = self.layouts.get(inner.buffer)
+        border = layout.border if layout is not None and zero else {}
+        kept = [part for part in conjuncts(condition) if not self._covered(part, inner, border)]
         if not kept:
             return then
         total = kept[0]
@@ -300,19 +302,27 @@ class Blocker:
             total = total & part
         return call("select", total, then, otherwise)
 
-    def _covered(self, condition: Expr, access: Load, layout: Layout) -> bool:
-        """True when the border holds zeros wherever the condition fails."""
+    def _covered(
+        self, condition: Expr, access: Load, border: Mapping[int, tuple[int, int]]
+    ) -> bool:
+        """True when the condition holds always, or the border gives what it guards with."""
         if not isinstance(condition, Call) or condition.op not in ("lt", "ge"):
             return False
         shape = self.shapes[access.buffer]
-        for position, (before, after) in layout.border.items():
-            own = affine(access.index[position] + (-before))
+        layout = self.layouts.get(access.buffer)
+        for position, size in enumerate(shape):
+            if layout is not None and position == layout.dim:
+                continue
+            before, after = border.get(position, (0, 0))
+            own = affine(access.index[position])
+            if layout is not None:
+                shift = layout.border.get(position, (0, 0))[0]
+                own = own + Affine(offset=Dim.of(-shift))
             if own != affine(condition.args[0]):
                 continue
             limit = affine(condition.args[1])
             if condition.op == "ge" and limit == Affine():
-                return reach(own, self._extents)[0] <= before
-            size = shape[position]
+                return reach(own, self._extents) <= before
             if condition.op == "lt" and limit == Affine(offset=size):
                 return beyond(own, size, self._extents) <= after
         return False
@@ -338,60 +348,6 @@ class Blocker:
                 )
                 stages.append(Stage(axes, (Store(buffer.name, index, zero),)))
         return stages
-
-
-_FAR = 1 << 30
-
-
-def reach(form: Affine, extents: Mapping[str, Dim]) -> tuple[int, int]:
-    """How far below 0 an index may go (as a count), and 0; ``_FAR`` where it is not known."""
-    lowest = form.offset
-    for axis, factor in form.terms.items():
-        if not factor.is_const:
-            return _FAR, 0
-        if factor.const < 0:
-            extent = extents.get(axis)
-            if extent is None:
-                return _FAR, 0
-            lowest = lowest + factor * (extent - 1)
-    if form.rest or not lowest.is_const:
-        return _FAR, 0
-    return max(0, -lowest.const), 0
-
-
-def beyond(form: Affine, size: Dim, extents: Mapping[str, Dim]) -> int:
-    """How many elements past ``size - 1`` an index may go; ``_FAR`` where it is not known."""
-    highest = form.offset
-    for axis, factor in form.terms.items():
-        extent = extents.get(axis)
-        if extent is None or not factor.is_const:
-            return _FAR
-        if factor.const > 0:
-            highest = highest + factor * (extent - 1)
-    if form.rest:
-        return _FAR
-    excess = highest - size + 1
-    if not excess.is_const:
-        excess = upper_bound(highest) - size + 1
-    return max(0, excess.const) if excess.is_const else _FAR
-
-
-def upper_bound(dim: Dim) -> Dim:
-    """A dim with ``k * floor(x/k)`` replaced by ``x``, which is not smaller."""
-    total = Dim.of(0)
-    for monomial, factor in dim.terms:
-        total = total + (_unfloored(monomial, factor) or Dim(((monomial, factor),)))
-    return total
-
-
-def _unfloored(monomial: Monomial, factor: int) -> Dim | None:
-    """``factor * floor(x/k)`` without the floor, where that is an integer form."""
-    if len(monomial) != 1 or monomial[0].op != "floordiv" or factor <= 0:
-        return None
-    left, right = monomial[0].left, monomial[0].right
-    if left is None or right is None or not right.is_const or right.const <= 0:
-        return None
-    return left * (factor // right.const) if factor % right.const == 0 else None
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -26,9 +26,7 @@ from tilewright.kernel.blocked import (
     Layout,
     accesses,
     axis_extents,
-    beyond,
     conjuncts,
-    reach,
     splittable,
 )
 from tilewright.kernel.ir import (
@@ -46,6 +44,7 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.phases import split_phases
+from tilewright.kernel.ranges import beyond, reach
 from tilewright.kernel.verify import verify
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
@@ -144,17 +143,24 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
         for buffer in (*kernel.inputs, *kernel.outputs):
             touched.setdefault(buffer.name, []).append(kernel)
     layouts: dict[str, Layout] = {}
-    for name, writer in segment.writers.items():
-        buffer = next(b for b in writer.outputs if b.name == name)
-        users = touched[name]
-        if not any(id(kernel) in anchors for kernel in users):
-            continue
-        reason = _unblockable(buffer, users, segment)
-        if reason is None:
-            layouts[name] = Layout(_CHANNELS, segment.block)
-            log.add("layout", name, f"channels in blocks of {segment.block}")
-        else:
-            log.add("layout", name, "row-major", (("blocked channels", reason),))
+    refused: dict[str, str] = {}
+    near = anchors
+    while near:
+        reached: set[int] = set()
+        for name, writer in segment.writers.items():
+            users = touched[name]
+            if name in layouts or name in refused or not any(id(user) in near for user in users):
+                continue
+            buffer = next(b for b in writer.outputs if b.name == name)
+            reason = _unblockable(buffer, users, segment)
+            if reason is None:
+                layouts[name] = Layout(_CHANNELS, segment.block)
+                reached |= {id(user) for user in users} - anchors
+                log.add("layout", name, f"channels in blocks of {segment.block}")
+            else:
+                refused[name] = reason
+                log.add("layout", name, "row-major", (("blocked channels", reason),))
+        near = reached
     return layouts
 
 
@@ -276,7 +282,7 @@ def _needs(
                 continue
             before, after = needs.get(position, (0, 0))
             if part.op == "ge":
-                before = max(before, reach(form, extents)[0])
+                before = max(before, reach(form, extents))
             else:
                 after = max(after, beyond(form, shape[position], extents))
             needs[position] = (before, after)

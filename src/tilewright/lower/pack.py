@@ -118,13 +118,13 @@ def _bounds(condition: Expr) -> tuple[tuple[Affine, int], ...] | None:
 
 
 def _order(form: Affine, stage: Stage, reduce: Reduce) -> list[Axis] | Refusal:
-    """The axes of an access: outer ones, the reduction's, then the last axis of the stage."""
+    """The axes of an access: outer ones, the reduction's, the last axis of the stage."""
     if form.rest or not stage.axes:
         return Refusal("the access is not affine")
     last = stage.axes[-1]
-    if form.terms.get(last.name) is None:
-        return Refusal("the access does not move along the last axis")
     axes = [*stage.axes[:-1], *reduce.axes, last]
+    if form.terms.get(last.name) is None and not _is_strided(form, reduce):
+        return Refusal("the access does not move along the last axis")
     order = [axis for axis in axes if axis.name in form.terms]
     if len(order) != len(form.terms):
         return Refusal("the access depends on another reduction")
@@ -133,6 +133,12 @@ def _order(form: Affine, stage: Stage, reduce: Reduce) -> list[Axis] | Refusal:
     if not all(factor.is_const for factor in form.terms.values()):
         return Refusal("a stride is not known")
     return order
+
+
+def _is_strided(form: Affine, reduce: Reduce) -> bool:
+    """True when the access gathers along the reduction's last axis, which lanes may run along."""
+    stride = form.terms.get(reduce.axes[-1].name)
+    return stride is not None and stride.is_const and stride.const > 1
 
 
 def _packed(

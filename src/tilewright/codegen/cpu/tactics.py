@@ -198,7 +198,7 @@ def _contraction_vector(nest: Nest, reduces: list[Reduce], lanes: int) -> Axis |
         if axis.ordered or (axis.extent.is_const and axis.extent.const < 2):
             continue
         cost = sum(_step_cost(form.stride(axis.name)) for form in inside)
-        if cost >= len(inside) * _GATHER_COST or not cost:
+        if not cost:
             continue
         if axis.extent.is_const:
             size = axis.extent.const
