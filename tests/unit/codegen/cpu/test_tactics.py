@@ -1,0 +1,186 @@
+"""Which tactic takes a nest, and why the others do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.codegen.cpu import tactics
+from tilewright.codegen.cpu.tactics import TACTICS, Refusal, choose
+from tilewright.codegen.cpu.target import CpuTarget, named_target
+from tilewright.core.dtypes import BOOL, FLOAT64, INT8
+from tilewright.core.errors import InternalError
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Axis, Expr, Kernel, reduce_axes
+from tilewright.kernel.nest import Nest, prepare
+from tilewright.kernel.schedule import Schedule
+from unit.codegen.cpu.kernels import KERNELS, K, M, N, Q, R, buffer, pure
+
+WIDE, NARROW, ARM = map(named_target, ("znver4", "haswell", "neoverse-v1"))
+TARGETS = pytest.mark.parametrize("target", [WIDE, NARROW, ARM], ids=lambda target: target.name)
+
+
+def nest(kernel: Kernel, stage: int = 0) -> Nest:
+    """One stage of a kernel, prepared."""
+    return prepare(kernel, kernel.stages[stage])
+
+
+def taken(name: str, target: CpuTarget = WIDE) -> tuple[Schedule, dict[str, str]]:
+    """The schedule of a kernel's last stage, and the reasons by tactic."""
+    schedule, refused = choose(nest(KERNELS[name](), -1), target)
+    return schedule, dict(refused)
+
+
+# --- firing ---------------------------------------------------------------------------------------
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    ("kernel", "tactic"),
+    [
+        ("running_sum", "sequential"),
+        ("matmul", "contraction"),
+        ("matmul_int8", "contraction"),
+        ("convolution", "contraction"),
+        ("matmul_transposed", "row_reduction"),
+        ("softmax", "row_reduction"),
+        ("row_sum", "row_reduction"),
+        ("total", "row_reduction"),
+        ("column_max", "elementwise"),
+        ("add_relu", "elementwise"),
+        ("transpose", "elementwise"),
+        ("gather", "elementwise"),
+        ("one_number", "scalar"),
+    ],
+)
+def test_the_tactic_of_a_kernel(kernel: str, tactic: str, target: CpuTarget) -> None:
+    assert taken(kernel, target)[0].tactic == tactic
+
+
+def test_special_tactics_come_first_and_the_last_fits_everything() -> None:
+    names = [tactic.__name__ for tactic in TACTICS]
+    assert names == ["sequential", "contraction", "row_reduction", "elementwise", "scalar"]
+    for function in KERNELS.values():
+        for stage in function().stages:
+            assert isinstance(tactics.scalar(prepare(function(), stage), WIDE), Schedule)
+
+
+def test_every_tactic_before_the_chosen_one_says_why_not() -> None:
+    for name in KERNELS:
+        schedule, refused = taken(name)
+        names = [tactic.__name__ for tactic in TACTICS]
+        assert list(refused) == names[: names.index(schedule.tactic)]
+        assert all(refused.values())
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tactic", "reason"),
+    [
+        ("add_relu", "sequential", "no ordered axis"),
+        ("add_relu", "contraction", "no reduction"),
+        ("column_max", "contraction", "no sum of products"),
+        ("row_sum", "contraction", "no sum of products"),
+        ("matmul_transposed", "contraction", "operands are contiguous along the reduction"),
+        ("add_relu", "row_reduction", "no reduction"),
+        ("column_max", "row_reduction", "the outputs are contiguous"),
+        ("one_number", "elementwise", "no parallel axis along contiguous memory"),
+    ],
+)
+def test_a_refusal_says_why(kernel: str, tactic: str, reason: str) -> None:
+    assert taken(kernel)[1][tactic] == reason
+
+
+def test_a_product_of_single_numbers_has_no_axis_for_vectors() -> None:
+    a, b = buffer("a", K), buffer("b", K)
+    dot = pure(buffer("out"), (a, b), lambda: reduce_axes("sum", (R,), a[R.var] * b[R.var]))
+    found = tactics.contraction(nest(dot), WIDE)
+    assert found == Refusal("no parallel axis along contiguous memory")
+
+
+def test_products_whose_sum_serves_a_row_are_no_contraction() -> None:
+    """A matrix product over the norms of its rows: vectors along n would repeat the norms."""
+    a, b = buffer("a", M, K), buffer("b", K, N)
+
+    def body(m: Expr, n: Expr) -> Expr:
+        norm = reduce_axes("sum", (Q,), a[m, Q.var] * a[m, Q.var])
+        return reduce_axes("sum", (R,), a[m, R.var] * b[R.var, n]) / norm
+
+    schedule, refused = choose(nest(pure(buffer("out", M, N), (a, b), body)), WIDE)
+    assert dict(refused)["contraction"] == "a reduction serves a whole row of outputs"
+    assert (schedule.tactic, schedule.vector) == ("row_reduction", "i1")
+
+
+def test_scattered_stores_are_not_elementwise() -> None:
+    out, x = buffer("out", N, 2), buffer("x", N)
+    kernel = KERNELS["all_and_any"]()
+    found = tactics.elementwise(nest(kernel), WIDE)
+    assert found == Refusal("no parallel axis along contiguous memory")
+    whole = pure(out, (x,), lambda *i: x[i[0]])
+    chosen = tactics.elementwise(nest(whole), WIDE)
+    assert isinstance(chosen, Schedule)
+    assert chosen.vector == "i1"
+
+
+def test_a_list_of_tactics_that_all_refuse_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tactics, "TACTICS", (tactics.sequential,))
+    with pytest.raises(InternalError, match="scalar"):
+        choose(nest(KERNELS["add_relu"]()), WIDE)
+
+
+# --- sizes of tiles -------------------------------------------------------------------------------
+
+
+@TARGETS
+def test_lanes_follow_the_widest_type_and_the_registers(target: CpuTarget) -> None:
+    width = target.vector_bytes
+    assert taken("add_relu", target)[0].lanes == width // 4
+    assert taken("doubles", target)[0].lanes == width // 8
+    x = buffer("x", N, dtype=FLOAT64)
+    halves = pure(buffer("out", N, dtype=FLOAT64), (x,), lambda n: x[n] + x[n])
+    assert choose(nest(halves), target)[0].lanes == width // 8
+
+
+@pytest.mark.parametrize(("size", "lanes"), [(3, 4), (4, 4), (5, 8), (9, 16), (1000, 16)])
+def test_short_known_axes_take_short_vectors(size: int, lanes: int) -> None:
+    x, scale = buffer("x", M, size), buffer("scale", M)
+    kernel = pure(buffer("out", M, size), (x, scale), lambda m, n: x[m, n] * scale[m])
+    schedule = choose(nest(kernel), WIDE)[0]
+    assert (schedule.vector, schedule.lanes) == ("i1", lanes)
+
+
+@TARGETS
+@pytest.mark.parametrize("shape", [(64, 64, 64), (1, 512, 64), (7, 3, 9), (512, 16, 64)])
+def test_the_register_tile_fits_the_registers(
+    target: CpuTarget, shape: tuple[int, int, int]
+) -> None:
+    m, n, k = shape
+    a, b = buffer("a", m, k), buffer("b", k, n)
+    axis = Axis("r", Dim.of(k))
+    kernel = pure(
+        buffer("out", m, n),
+        (a, b),
+        lambda i, j: reduce_axes("sum", (axis,), a[i, axis.var] * b[axis.var, j]),
+    )
+    schedule = choose(nest(kernel), target)[0]
+    accumulators = 1
+    for count in schedule.unroll.values():
+        accumulators *= count
+    assert schedule.tactic == "contraction"
+    assert 1 <= accumulators < target.num_vectors
+
+
+def test_balanced_tiles_cover_an_axis_in_as_few_steps() -> None:
+    for size in range(1, 60):
+        for most in range(1, 15):
+            tile = tactics._balanced(Dim.of(size), most)
+            assert 1 <= tile <= most
+            assert -(-size // tile) == -(-size // most)
+    assert tactics._balanced(N, 5) == 5
+
+
+def test_bytes_and_flags_use_no_more_lanes_than_there_are() -> None:
+    x = buffer("x", N, dtype=INT8)
+    kernel = pure(buffer("out", N, dtype=BOOL), (x,), lambda n: x[n].gt(0))
+    assert choose(nest(kernel), WIDE)[0].lanes == 16
