@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tilewright.core.shape import Dim, Monomial
 from tilewright.kernel.affine import Affine, affine
-from tilewright.kernel.ir import Call, Expr, Load, Reduce
+from tilewright.kernel.ir import Call, Expr, Load, Reduce, walk
 
 FAR = 1 << 30
 
@@ -67,29 +67,44 @@ def _unfloored(monomial: Monomial, factor: int) -> Dim | None:
     return left * (factor // right.const) if factor % right.const == 0 else None
 
 
-def is_total(root: Expr, shapes: Mapping[str, tuple[Dim, ...]], extents: Mapping[str, Dim]) -> bool:
-    """True when every load outside of selects is provably inside its buffer at every point.
+def total_parts(
+    root: Expr, shapes: Mapping[str, tuple[Dim, ...]], extents: Mapping[str, Dim]
+) -> list[Expr]:
+    """The largest sub-expressions whose loads are provably inside at every point.
 
-    Such a value may be computed where it is not wanted, in lanes that a guard switches off.
+    They may be computed where the root is not wanted, in lanes that a guard switches off.
     """
     known = dict(extents)
-    stack = [root]
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
+    nodes = walk(root)
+    for node in nodes:
         if isinstance(node, Reduce):
             known.update((axis.name, axis.extent) for axis in node.axes)
-        if isinstance(node, Call) and node.op == "checked_index":
-            return False
-        if isinstance(node, Load):
-            for part, size in zip(node.index, shapes[node.buffer], strict=True):
-                form = affine(part)
-                if form.rest or reach(form, known) or beyond(form, size, known):
-                    return False
-            continue
+    partial: set[int] = set()
+    for node in nodes:
         lazy = isinstance(node, Call) and node.op == "select"
-        stack.extend(node.children[:1] if lazy else node.children)
+        needed = node.children[:1] if lazy else node.children
+        if isinstance(node, Call) and node.op == "checked_index":
+            partial.add(id(node))
+        elif isinstance(node, Load):
+            if not _is_inside(node, shapes[node.buffer], known):
+                partial.add(id(node))
+        elif any(id(child) in partial for child in needed):
+            partial.add(id(node))
+    found: dict[int, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if id(node) not in partial:
+            found[id(node)] = node
+        elif not isinstance(node, Load | Reduce):
+            lazy = isinstance(node, Call) and node.op == "select"
+            stack.extend(node.children[:1] if lazy else node.children)
+    return list(found.values())
+
+
+def _is_inside(node: Load, shape: tuple[Dim, ...], extents: Mapping[str, Dim]) -> bool:
+    for part, size in zip(node.index, shape, strict=True):
+        form = affine(part)
+        if form.rest or reach(form, extents) or beyond(form, size, extents):
+            return False
     return True

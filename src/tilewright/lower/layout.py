@@ -49,6 +49,7 @@ from tilewright.kernel.verify import verify
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
 _CHANNELS = 1
@@ -86,12 +87,12 @@ def choose_layouts(
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
-    items = [item if isinstance(item, View) else split_phases(item) for item in items]
+    items, added = _choose_algorithms(items, constants, log)
+    constants = {**constants, **added}
     segment = _collect(items, keep, constants, block)
     layouts = _blocked_buffers(segment, log)
     _add_borders(layouts, segment)
     blocker = Blocker(layouts, segment.shapes)
-    added: dict[str, Array] = {}
     result: list[Item] = []
     for item in items:
         if isinstance(item, View):
@@ -113,6 +114,22 @@ def choose_layouts(
 def _stored(layout: Layout, shape: tuple[Dim, ...]) -> Blocked:
     border = tuple((dim, before, after) for dim, (before, after) in sorted(layout.border.items()))
     return Blocked(dim=layout.dim, block=layout.block, size=shape[layout.dim].const, border=border)
+
+
+def _choose_algorithms(
+    items: Sequence[Item], constants: Mapping[str, Array], log: DecisionLog
+) -> tuple[list[Item], dict[str, Array]]:
+    """Phases for divided axes, Winograd for 3x3 convolutions."""
+    result: list[Item] = []
+    added: dict[str, Array] = {}
+    for item in items:
+        if isinstance(item, View):
+            result.append(item)
+            continue
+        kernels, arrays = apply_winograd([split_phases(item)], constants, log)
+        result.extend(kernels)
+        added.update(arrays)
+    return result, added
 
 
 def _collect(
@@ -251,20 +268,17 @@ def _add_borders(layouts: dict[str, Layout], segment: _Segment) -> None:
 
 
 def _guarded_loads(stage: Stage) -> list[tuple[Load, Call]]:
-    """Loads that a select guards with zero, inside sums."""
+    """Loads that a select guards with zero."""
     found: list[tuple[Load, Call]] = []
-    for node in walk(*(store.value for store in stage.stores)):
-        if not isinstance(node, Reduce) or node.combiner != "sum":
+    for part in walk(*(store.value for store in stage.stores)):
+        if not (isinstance(part, Call) and part.op == "select"):
             continue
-        for part in walk(node.body):
-            if not (isinstance(part, Call) and part.op == "select"):
-                continue
-            then, otherwise = part.args[1], part.args[2]
-            while isinstance(then, Cast):
-                then = then.arg
-            zero = isinstance(otherwise, Const) and otherwise.value == 0
-            if zero and isinstance(then, Load) and isinstance(part.args[0], Call):
-                found.append((then, part.args[0]))
+        then, otherwise = part.args[1], part.args[2]
+        while isinstance(then, Cast):
+            then = then.arg
+        zero = isinstance(otherwise, Const) and otherwise.value == 0
+        if zero and isinstance(then, Load) and isinstance(part.args[0], Call):
+            found.append((then, part.args[0]))
     return found
 
 

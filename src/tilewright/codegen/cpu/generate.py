@@ -24,7 +24,7 @@ from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store, walk
 from tilewright.kernel.nest import Nest, evaluated, prepare
-from tilewright.kernel.ranges import is_total
+from tilewright.kernel.ranges import total_parts
 from tilewright.kernel.schedule import Schedule
 
 ONE = Dim.of(1)
@@ -122,7 +122,7 @@ class StageWriter:
         self.rows = [name for name in schedule.unroll if name != schedule.vector]
         shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
         extents = {axis.name: axis.extent for axis in nest.stage.axes}
-        self.totals = [is_total(store.value, shapes, extents) for store in nest.stage.stores]
+        self.totals = [total_parts(store.value, shapes, extents) for store in nest.stage.stores]
         self.roots = [root for store in nest.stage.stores for root in evaluated(store)]
         # What a guard protects must not be computed before the guard is.
         self.early = [
@@ -364,8 +364,8 @@ class StageWriter:
             self._write(number, store, variant)
             return
         guard = ev.value(store.guard, variant)
-        if self.totals[number]:
-            ev.value(store.value, variant)  # for all variants at once; the guard decides on stores
+        for part in self.totals[number]:
+            ev.value(part, variant)  # shared by variants and stores; the guard decides on stores
         if ev.frame.vector is None:
             with self.b.when(guard), ev.scope():
                 ev.frame.branches += 1
