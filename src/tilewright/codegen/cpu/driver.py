@@ -76,13 +76,15 @@ class _Watch:
 
 
 def _call(b: Builder, row: Value) -> None:
+    """A stage without iterations is not entered: what it computes before its loop may not exist."""
     iterations, grain = _word(b, row, ITERATIONS), _word(b, row, GRAIN)
     function, args = _pointer(b, row, TARGET), _pointer(b, row, ARGS)
-    small = b.icmp("sle", iterations, grain)
-    with b.when(small):
-        b.call(function, None, [args, index(0), iterations])
-    with b.when(b.not_(small)):
-        b.call("tw_pool_run", None, [b.params["pool"], function, args, iterations, grain])
+    with b.when(b.icmp("sgt", iterations, index(0))):
+        small = b.icmp("sle", iterations, grain)
+        with b.when(small):
+            b.call(function, None, [args, index(0), iterations])
+        with b.when(b.not_(small)):
+            b.call("tw_pool_run", None, [b.params["pool"], function, args, iterations, grain])
 
 
 def _word(b: Builder, row: Value, number: int) -> Value:
