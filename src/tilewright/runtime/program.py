@@ -17,6 +17,9 @@ from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim
 
 
+ZERO = Dim.of(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
     """How a value is stored other than row by row.
@@ -86,14 +89,14 @@ class KernelCall:
     stages: tuple[StageCall, ...]
     steps: Dim | None = None
     traffic: tuple[Dim, ...] = ()
-    flops: Dim = Dim.of(0)
+    flops: Dim = ZERO
     dtype: str = ""
     tactic: str = ""
 
     @property
     def bytes(self) -> Dim:
         """Compulsory bytes of all buffers."""
-        return sum(self.traffic, Dim.of(0))
+        return sum(self.traffic, ZERO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
