@@ -16,6 +16,7 @@ from pathlib import Path
 from tilewright.hw.records import KIB, MIB
 
 _PROC, _SYS = Path("/proc"), Path("/sys")
+_LEAST_DRAM_BYTES = 256 * MIB
 _SYSCONF = {1: "SC_LEVEL1_DCACHE_SIZE", 2: "SC_LEVEL2_CACHE_SIZE", 3: "SC_LEVEL3_CACHE_SIZE"}
 
 
@@ -85,6 +86,34 @@ def describe_machine(proc: Path = _PROC, sys: Path = _SYS) -> Machine:
         is_virtual="hypervisor" in facts.get("flags", "").split(),
         system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def working_sets(machine: Machine, threads: int, dram_bytes: int | None = None) -> dict[str, int]:
+    """Bytes of one thread that fit into each memory level and not into the nearer one.
+
+    Args:
+        machine: the computer.
+        threads: that use memory at the same time, each its own.
+        dram_bytes: of all threads together; by default four times the last caches.
+
+    Returns:
+        Sizes by level, nearest first, ``DRAM`` last; a cache is absent where a thread's share is
+        less than twice its share of the nearer one.
+    """
+    sizes: dict[str, int] = {}
+    nearer = 0
+    for one in machine.caches:
+        share = one.size_bytes // max(1, min(one.shared_by, threads))
+        beyond = min(share // 2, max(4 * nearer, share // 8))
+        size = share * 3 // 4 if one.level == 1 else beyond
+        if size >= 2 * nearer:
+            sizes[f"L{one.level}"] = size
+        nearer = share
+    last = machine.caches[-1] if machine.caches else Cache(level=0, size_bytes=0, shared_by=1)
+    instances = -(-threads // last.shared_by)
+    wanted = dram_bytes or max(4 * last.size_bytes * instances, _LEAST_DRAM_BYTES)
+    sizes["DRAM"] = min(wanted, machine.memory_bytes // 8) // threads
+    return sizes
 
 
 @cache

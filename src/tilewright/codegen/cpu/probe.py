@@ -32,7 +32,7 @@ from tilewright.codegen.cpu.probe_kernels import (
 )
 from tilewright.codegen.cpu.target import CpuTarget, host_target
 from tilewright.core.errors import BadOption
-from tilewright.hw.machine import Machine, describe_machine
+from tilewright.hw.machine import Machine, describe_machine, working_sets
 from tilewright.hw.records import MIB
 from tilewright.hw.roofs import Level, Roofs
 from tilewright.runtime.cpu.allocator import allocate
@@ -329,8 +329,14 @@ class _Run:
         return trials
 
     def _streams(self, options: ProbeOptions) -> list[_Trial]:
+        sizes = working_sets(self.machine, self.threads, options.dram_bytes)
+        self.notes += [
+            f"L{cache.level} is too small for a thread to be measured"
+            for cache in self.machine.caches
+            if f"L{cache.level}" not in sizes
+        ]
         trials = []
-        for name, size in self._working_sets(options).items():
+        for name, size in sizes.items():
             per_array = self._whole(size // 3)
             distance = per_array + _ARRAY_GAP_BYTES
             starts = [self._bytes(3 * distance).ctypes.data for _ in range(self.threads)]
@@ -373,26 +379,6 @@ class _Run:
                 offset = offset + size if offset + size <= last else 0
 
         return call_in_turn
-
-    def _working_sets(self, options: ProbeOptions) -> dict[str, int]:
-        """Bytes of one thread that fit into each level and not into the nearer one."""
-        sizes: dict[str, int] = {}
-        nearer = 0
-        for cache in self.machine.caches:
-            share = cache.size_bytes // max(1, min(cache.shared_by, self.threads))
-            size = (
-                share * 3 // 4 if cache.level == 1 else min(share // 2, max(4 * nearer, share // 8))
-            )
-            if size < 2 * nearer:
-                self.notes.append(f"L{cache.level} is too small for a thread to be measured")
-            else:
-                sizes[f"L{cache.level}"] = size
-            nearer = share
-        last = max((cache.size_bytes for cache in self.machine.caches), default=0)
-        groups = -(-self.threads // self.machine.caches[-1].shared_by) if last else 1
-        wanted = options.dram_bytes or max(4 * last * groups, 256 * MIB)
-        sizes["DRAM"] = min(wanted, self.machine.memory_bytes // 8) // self.threads
-        return sizes
 
     def _forks(self) -> list[_Trial]:
         if self.threads == 1:
