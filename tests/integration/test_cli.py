@@ -92,6 +92,33 @@ def _children(process: int) -> list[int]:
     return [int(word) for word in found.read_text().split()] if found.exists() else []
 
 
+def _wait_until_ended(processes: list[int]) -> None:
+    for _ in range(200):
+        if not any(Path(f"/proc/{process}").exists() for process in processes):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"still there: {processes}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*ENTRY, "compile", str(saved(_wide(), tmp_path)), "-o", str(tmp_path / "net.tw")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=_environment(tmp_path, TMPDIR=str(tmp_path)),
+    )
+    workers: list[int] = []
+    while not workers and process.poll() is None:
+        time.sleep(0.02)
+        workers = _children(process.pid)
+    assert workers
+    process.kill()
+    process.wait(timeout=60)
+    _wait_until_ended(workers)
+    assert not (tmp_path / "net.tw").exists()
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     path = saved(_wide(), tmp_path)
@@ -113,7 +140,7 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "interrupted\n"
-    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    _wait_until_ended(workers)
     assert list((tmp_path / "temp").iterdir()) == []
     assert list((tmp_path / "out").iterdir()) == []
     assert all(file.suffix == ".o" for file in (tmp_path / "cache" / "objects").iterdir())

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -128,7 +129,9 @@ class ObjectCache:
         self, texts: Mapping[str, str], target: CpuTarget, report: Callable[[int], None]
     ) -> dict[str, bytes]:
         try:
-            with tempfile.TemporaryDirectory(prefix="tilewright-") as scratch:
+            with tempfile.TemporaryDirectory(
+                prefix="tilewright-", ignore_cleanup_errors=True
+            ) as scratch:
                 folder = Path(scratch)
                 for key, text in texts.items():
                     (folder / f"{key}.ll").write_text(text)
@@ -164,8 +167,10 @@ def _run_workers(
             if worker.poll() is None:
                 worker.terminate()
             worker.wait()
-            if worker.stderr:
-                worker.stderr.close()
+            for pipe in (worker.stdin, worker.stderr):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
 
 
 def _check(worker: subprocess.Popen[bytes]) -> None:
@@ -180,13 +185,15 @@ def _check(worker: subprocess.Popen[bytes]) -> None:
 def _start(folder: Path, keys: list[str], target: CpuTarget) -> subprocess.Popen[bytes]:
     source = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryFile(dir=folder) as task:
-        task.write(json.dumps([str(folder), keys, asdict(target)]).encode())
-        task.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-m", "tilewright.compiler.compile_worker"],
-            stdin=task,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "tilewright.compiler.compile_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    if worker.stdin is not None:
+        with suppress(BrokenPipeError):  # it has failed already, and its exit code will tell
+            worker.stdin.write(json.dumps([str(folder), keys, asdict(target)]).encode() + b"\n")
+            worker.stdin.flush()  # and stays open: a worker ends when its parent is gone
+    return worker
