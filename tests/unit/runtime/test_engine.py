@@ -164,7 +164,7 @@ def test_results_share_no_memory(reload: bool, tmp_path: Path) -> None:
 
 
 def test_runs_from_many_threads_equal_sequential_ones(engine: tw.Engine) -> None:
-    feeds = [feeds_of(batch, height, seed) for seed, batch, height in ((1, 2, 6), (2, 3, 9))]
+    feeds = [feeds_of(batch, height, seed) for seed, batch, height in ((1, 2, 6), (2, 8, 64))]
     wanted = [engine.run(feed) for feed in feeds]
 
     def work(worker: int) -> bool:
