@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.compare import OutputError, compare_nearest, compare_output
-from tilewright.compiler.nudge import nudged_values
+from tilewright.compiler.nudge import nudged_values, sensitivity
 from tilewright.compiler.observe import observe
 from tilewright.compiler.pipeline import needs_expansion
 from tilewright.core.dtypes import STRING, DType, from_numpy
@@ -172,18 +172,21 @@ def _errors(
 
 
 def _error(graph: GraphView, region: Region, values: Mapping[str, Any]) -> OutputError:
-    """Against float64; then also against the stated types, and steps that are nearly another."""
+    """Against float64; then also against the stated types, and allowing for what rounding does."""
     name, got = region.value, values[region.value]
     wants = [_evaluate(graph, region, values, wide=True)]
     error = compare_nearest(name, _dtype(got), got, wants)
     if not error.passed:
         wants.append(_evaluate(graph, region, values, wide=False))
         error = compare_nearest(name, _dtype(got), got, wants)
-    if not error.passed:
-        feeds = {read: values[read] for read in region.inputs}
-        wants.extend(nudged_values(part_of(graph, region), feeds, name))
-        error = compare_nearest(name, _dtype(got), got, wants)
-    return error
+    if error.passed:
+        return error
+    part, feeds = part_of(graph, region), {read: values[read] for read in region.inputs}
+    moved = list(nudged_values(part, feeds, name))
+    if moved:
+        return compare_nearest(name, _dtype(got), got, [*wants, *moved])
+    allowed = max(error.tolerance, sensitivity(part, feeds, name) if error.tolerance else 0.0)
+    return replace(error, tolerance=allowed)
 
 
 def _evaluate(graph: GraphView, region: Region, values: Mapping[str, Any], *, wide: bool) -> Any:

@@ -31,7 +31,7 @@ from tilewright.graph.view import GraphView
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.feeds import check_feeds
 
-_DEPTH_FACTOR = 100.0  # how much the errors of a deep network may exceed those of each operator
+_DEPTH_FACTOR = 1000.0  # how much the errors of a deep network may exceed those of each operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.compiler.nudge import nudged_values
+from tilewright.compiler.nudge import nudged_values, sensitivity
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from unit.graph.models import model_of, node, tensor_info
+
+
+def _graph(*nodes: Any, **weights: Any) -> Any:
+    model = model_of(
+        nodes, inputs=[tensor_info("x", ("n",))], weights=weights, opset=21, output_shape=None
+    )
+    return Model.load(model, DecisionLog()).original
 
 
 def _both(op_type: str, x: Any, *inputs: str, **weights: Any) -> list[list[float]]:
@@ -40,3 +47,16 @@ def test_the_move_is_relative_to_the_largest_number() -> None:
 
 def test_without_steps_there_is_nothing_else() -> None:
     assert _both("Neg", [5]) == []
+
+
+def test_a_difference_of_nearly_equal_numbers_is_sensitive() -> None:
+    nodes = [node("Exp", ["x"], ["a"]), node("Sub", ["a", "c"], ["y"])]
+    feeds = {"x": np.zeros(4, np.float32)}
+    near, far = (_graph(*nodes, c=np.float32(c)) for c in (0.999, -1))
+    assert sensitivity(near, feeds, "y") == pytest.approx(1e-2, rel=0.2)
+    assert sensitivity(far, feeds, "y") < 3e-5
+
+
+def test_moving_numbers_is_exact() -> None:
+    nodes = [node("Neg", ["x"], ["a"]), node("Concat", ["a", "x"], ["y"], axis=0)]
+    assert sensitivity(_graph(*nodes), {"x": np.ones(4, np.float32)}, "y") == 0
