@@ -382,16 +382,22 @@ class Instructions:
             PTR.with_lanes(lanes), f"getelementptr {unit}, {pointer.typed}, {offset.typed}"
         )
 
-    def load(self, kind: Type, pointer: Value, align: int | None = None) -> Value:
+    def load(
+        self, kind: Type, pointer: Value, align: int | None = None, *, volatile: bool = False
+    ) -> Value:
         """Loads all lanes; alignment in bytes, by default that of one lane."""
+        how = "load volatile" if volatile else "load"
         return self.result(
-            kind, f"load {kind.text}, ptr {pointer.ref}, align {align or kind.element_bytes}"
+            kind, f"{how} {kind.text}, ptr {pointer.ref}, align {align or kind.element_bytes}"
         )
 
-    def store(self, value: Value, pointer: Value, align: int | None = None) -> None:
+    def store(
+        self, value: Value, pointer: Value, align: int | None = None, *, volatile: bool = False
+    ) -> None:
         """Stores all lanes; alignment in bytes, by default that of one lane."""
         align = align or value.type.element_bytes
-        self.emit(f"store {value.typed}, ptr {pointer.ref}, align {align}")
+        how = "store volatile" if volatile else "store"
+        self.emit(f"{how} {value.typed}, ptr {pointer.ref}, align {align}")
 
     def stream(self, value: Value, pointer: Value) -> None:
         """Stores past the caches; the pointer is aligned to the whole vector."""

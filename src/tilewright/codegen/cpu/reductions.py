@@ -3,13 +3,14 @@
 Input -> Output: a ``Reduce`` and a variant -> its value, remembered for every variant that it
 distinguishes.
 Guarantees: products are fused into sums; lanes run along the reduction where no vector axis does
-and memory is contiguous; sums that are no products add up in blocks, so that their error does not
-grow with their length.
+and memory is contiguous; long sums add up in blocks, so that their error hardly grows with their
+length.
 Not here: other expressions (evaluate).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ ONE = Dim.of(1)
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 _BLOCK = 512  # elements that one accumulator of a plain sum takes
 _PARTS = 4  # accumulators of a plain sum
+_STEPS = 128  # vectors along the reduction that one accumulator takes
 
 
 class Reducer:
@@ -69,6 +71,8 @@ class Reducer:
                 expr.body,
                 variants,
             )
+        elif (cut := _cut(expr, axes)) is not None:
+            self._in_blocks(expr, axes, cut, variants, cells, lanes)
         else:
             self._loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
@@ -109,6 +113,40 @@ class Reducer:
     def _add(self, expr: Reduce, variant: Variant, cell: Value, lanes: int) -> None:
         total = self.ev.b.load(register_type(expr.dtype, lanes), cell)
         self.ev.b.store(self._accumulate(expr, total, expr.body, variant, lanes), cell)
+
+    def _in_blocks(
+        self,
+        expr: Reduce,
+        axes: tuple[Axis, ...],
+        cut: tuple[int, int],
+        variants: Sequence[Variant],
+        cells: Sequence[Value],
+        lanes: int,
+    ) -> None:
+        """A long sum of products: the cells take a block, totals in memory take the cells."""
+        ev, b = self.ev, self.ev.b
+        place, size = cut
+        axis, rest = axes[place], axes[place + 1 :]
+        totals = _Totals(ev, expr, lanes, cells)
+
+        def innermost() -> None:
+            for one, cell in zip(variants, cells, strict=True):
+                self._add(expr, one, cell, lanes)
+
+        def blocks() -> None:
+            extent = ev.dim(axis.extent)
+            with b.loop(0, extent, size) as first, ev.scope():
+                end = b.add(first, index(size))
+                last = b.select(b.icmp("slt", end, extent), end, extent)
+                with b.loop(first, last) as counter, ev.scope():
+                    ev.frame.position[axis.name] = counter
+                    ev.hoist([expr.body], variants)
+                    self._loops(rest, innermost, expr.body, variants)
+                    del ev.frame.position[axis.name]
+                totals.take()
+
+        self._loops(axes[:place], blocks, expr.body, variants)
+        totals.give()
 
     def _blocks(
         self,
@@ -252,15 +290,27 @@ class Reducer:
         frame.unrolled[inner.name] = (place, lanes)
         frame.copies[inner.name] = copies
         frame.vector, frame.lanes = inner.name, lanes
-        whole = self.ev.b.mul(self.ev.b.sdiv(extent, index(lanes * copies)), index(lanes * copies))
+        group = lanes * copies
+        whole = self.ev.b.mul(self.ev.b.sdiv(extent, index(group)), index(group))
         kind = register_type(expr.dtype, lanes)
-        with self.ev.b.loop(0, whole, lanes * copies) as counter, self.ev.scope():
-            frame.position[inner.name] = counter
-            for copy in range(copies):
-                for one, row in zip(variants, cells, strict=True):
-                    total = self.ev.b.load(kind, row[copy])
-                    fresh = self._accumulate(expr, total, expr.body, (*one, copy), lanes)
-                    self.ev.b.store(fresh, row[copy])
+
+        def groups(first: Value, last: Value) -> None:
+            with self.ev.b.loop(first, last, group) as counter, self.ev.scope():
+                frame.position[inner.name] = counter
+                for copy in range(copies):
+                    for one, row in zip(variants, cells, strict=True):
+                        self._add(expr, (*one, copy), row[copy], lanes)
+
+        if _cut(expr, (inner,), group * _STEPS) is None:
+            groups(index(0), whole)
+        else:
+            totals = _Totals(self.ev, expr, lanes, [cell for row in cells for cell in row])
+            with self.ev.b.loop(0, whole, group * _STEPS) as first:
+                end = self.ev.b.add(first, index(group * _STEPS))
+                last = self.ev.b.select(self.ev.b.icmp("slt", end, whole), end, whole)
+                groups(first, last)
+                totals.take()
+            totals.give()
         with self.ev.b.loop(whole, extent, lanes) as counter, self.ev.scope():
             frame.position[inner.name] = counter
             mask = self.ev.lane_mask(self.ev.b.sub(extent, counter), 0, lanes)
@@ -276,6 +326,46 @@ class Reducer:
         del frame.position[inner.name]
         del frame.unrolled[inner.name]
         del frame.copies[inner.name]
+
+
+class _Totals:
+    """Sums of blocks, kept in memory: the loop inside needs the registers for its cells."""
+
+    def __init__(self, ev: Evaluator, expr: Reduce, lanes: int, cells: Sequence[Value]) -> None:
+        self.b, self.dtype, self.cells = ev.b, expr.dtype, cells
+        self.kind = register_type(expr.dtype, lanes)
+        self.zero = emit_constant(0, expr.dtype, lanes)
+        self.totals = [self.b.alloca(self.kind) for _ in cells]
+        for total in self.totals:
+            self.b.store(self.zero, total, volatile=True)
+
+    def take(self) -> None:
+        """Adds the cells to the totals and empties them."""
+        for total, cell in zip(self.totals, self.cells, strict=True):
+            parts = [self.b.load(self.kind, total, volatile=True), self.b.load(self.kind, cell)]
+            self.b.store(emit_op(self.b, "add", parts, self.dtype), total, volatile=True)
+            self.b.store(self.zero, cell)
+
+    def give(self) -> None:
+        """Moves the totals into the cells."""
+        for total, cell in zip(self.totals, self.cells, strict=True):
+            self.b.store(self.b.load(self.kind, total, volatile=True), cell)
+
+
+def _cut(expr: Reduce, axes: tuple[Axis, ...], block: int = _BLOCK) -> tuple[int, int] | None:
+    """Which axis of a long float sum to cut into blocks, and how much of it makes a block."""
+    if expr.combiner != "sum" or not expr.dtype.is_float:
+        return None
+    known = all(axis.extent.is_const for axis in axes)
+    if known and math.prod(axis.extent.const for axis in axes) <= 2 * block:
+        return None
+    inside = 1
+    for place in range(len(axes) - 1, -1, -1):
+        extent = axes[place].extent
+        if not extent.is_const or inside * extent.const > block:
+            return place, max(1, block // inside)
+        inside *= extent.const
+    return None
 
 
 def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:
