@@ -13,13 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tilewright.compiler import build_program, compare
+from tilewright.compiler import bisect, build_program, compare
 from tilewright.compiler import verify as compiler_verify
 from tilewright.compiler.bisect import Fault, regions
 from tilewright.compiler.check import reproduce, verify
 from tilewright.compiler.observe import observe
 from tilewright.compiler.verify import Verification
-from tilewright.core.errors import VerificationFailed
+from tilewright.core.errors import OutOfMemory, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph import facade
 from tilewright.graph.facade import Model
@@ -280,3 +280,16 @@ def _quantised() -> onnx.ModelProto:
         weights=weights,
         opset=21,
     )
+
+
+def test_without_memory_for_all_values_no_fault_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def too_much(*_: Any) -> dict[str, Any]:
+        raise OutOfMemory("a buffer needs 1 TiB")
+
+    _plant(monkeypatch, "Tanh", lambda x: call("tanh", x) * 1.01)
+    monkeypatch.setattr(bisect, "observe", too_much)
+    found = verify(saved(network(), tmp_path), feeds=feeds_of())
+    assert not found.passed
+    assert found.fault is None
