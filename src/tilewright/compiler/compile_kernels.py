@@ -9,8 +9,9 @@ Not here: schedules (codegen.cpu.tactics), the cache (compiler.object_cache).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from tilewright.codegen.cpu.generate import GeneratedKernel, generate
@@ -117,8 +118,14 @@ class KernelStore:
             traffic=tuple(work.traffic[buffer] for buffer in buffers),
             flops=work.flops,
             dtype=compute_dtype(kernel).name,
-            tactic=" + ".join(stage.schedule.tactic for stage in made.stages),
+            tactic=tactic_text([stage.schedule.tactic for stage in made.stages]),
         )
+
+
+def tactic_text(names: Sequence[str]) -> str:
+    """Tactics of the stages in order, repeated ones counted."""
+    runs = [(name, len(list(group))) for name, group in groupby(names)]
+    return " + ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
 
 
 def finish(program: DraftProgram, store: KernelStore) -> Program:

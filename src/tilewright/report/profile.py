@@ -1,8 +1,7 @@
 """A profile: where the time of a run went.
 
 Input -> Output: ``Profile`` -> text lines, JSON values, a trace for Chrome and Perfetto.
-Guarantees: kernels, host steps and the runtime's own time are disjoint; their sum is the time of a
-profiled run.
+Guarantees: kernels, host steps and the runtime's own time are disjoint parts of a run.
 Not here: measuring (runtime.profile).
 """
 
@@ -17,6 +16,7 @@ from typing import Any
 from tilewright.core.errors import CacheError
 
 SCHEMA = "tilewright.profile/1"
+_DISTURBED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class StepTime:
         name: for people.
         sources: graph nodes computed.
         microseconds: time of a run spent here.
-        share: of the time of a profiled run.
+        share: of the sum of all parts.
         calls: how often it was called in a run.
         iterations: parallel iterations of all stages in one call; 0 for a host step.
     """
@@ -65,6 +65,8 @@ class Profile:
         runtime_us: checking inputs, allocating and copying results, starting segments.
         end_to_end_us: a run without profiling.
         profiled_us: a run with profiling.
+        on_processor_us: time of a run without profiling that its thread had a processor; the rest
+            went to other programs. With several threads, which wait for each other, the whole run.
         runs: how many of each kind were timed.
         threads: of the engine.
         sizes: of symbolic dims.
@@ -76,6 +78,7 @@ class Profile:
     runtime_us: float
     end_to_end_us: float
     profiled_us: float
+    on_processor_us: float
     runs: int
     threads: int
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -100,6 +103,13 @@ class Profile:
     def coverage(self) -> float:
         """The sum of all parts over the time of a run without profiling."""
         return self.sum_us / self.end_to_end_us if self.end_to_end_us else 1.0
+
+    @property
+    def waited(self) -> float:
+        """The part of a run that other programs took."""
+        if not self.end_to_end_us:
+            return 0.0
+        return max(0.0, 1 - self.on_processor_us / self.end_to_end_us)
 
     @property
     def overhead(self) -> float:
@@ -132,6 +142,7 @@ def profile_json(profile: Profile) -> dict[str, Any]:
         "host_us": profile.host_us,
         "sum_us": profile.sum_us,
         "coverage": profile.coverage,
+        "waited": profile.waited,
         "overhead": profile.overhead,
     }
     return {"schema": SCHEMA, **body, **derived}
@@ -150,10 +161,12 @@ def profile_text(profile: Profile, most: int = 20) -> str:
     lines = [
         f"end to end {profile.end_to_end_us:.1f} us ({setting})",
         f"{totals}: together {profile.coverage:.1%} of end to end",
-        f"profiling makes a run {profile.overhead:+.1%} slower",
+        f"profiling changes a run by {profile.overhead:+.1%}",
         "",
         f"{'us':>10} {'share':>6} {'calls':>5}  kernel",
     ]
+    if profile.waited > _DISTURBED:
+        lines.insert(1, f"other programs took {profile.waited:.0%} of a run: the machine is busy")
     steps = sorted((*profile.kernels, *profile.host), key=lambda step: -step.microseconds)
     for step in steps[:most]:
         where = f"#{step.index} {step.name}" if step.index >= 0 else f"{step.kind} {step.name}"

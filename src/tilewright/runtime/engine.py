@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
 from tilewright.core.record import Decision, Placement
+from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
 from tilewright.runtime import engine_file
 from tilewright.runtime.cpu.host import missing_features
@@ -222,6 +223,41 @@ class Engine:
             runs=runs,
             threads=self.threads,
             symbols=lambda: sizes,
+        )
+
+    def explain(
+        self,
+        feeds: Mapping[str, Any] | None = None,
+        /,
+        *,
+        runs: int = 50,
+        sizes: Mapping[str, int] | None = None,
+        board: str | None = None,
+        **inputs: Any,
+    ) -> Explanation:
+        """Why the engine is as fast as it is: times, roofs, decisions, what to do next.
+
+        Args:
+            feeds, **inputs: inputs to time it with; without any, random ones of ``sizes``.
+            runs: how many runs are timed (0 for none).
+            sizes: of symbolic dims, where there are no feeds.
+            board: a GPU of the tables whose roofs are taken instead; nothing is timed then.
+
+        Raises:
+            BadOption: a size is of no dim.
+            BadTarget: the board is unknown.
+            UserError: see ``run``.
+        """
+        from tilewright.runtime.explain.of_engine import explain_engine
+
+        return explain_engine(
+            self._parts,
+            feeds={**(feeds or {}), **inputs},
+            sizes=sizes or {},
+            ranges=self._ranges,
+            threads=self.threads,
+            board=board,
+            measure=(lambda given: self.profile(given, runs=runs)) if self.runs_here else None,
         )
 
     # --- files -----------------------------------------------------------------------------------

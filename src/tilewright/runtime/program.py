@@ -16,6 +16,8 @@ from typing import Any
 from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim
 
+ZERO = Dim.of(0)
+
 
 ZERO = Dim.of(0)
 

