@@ -47,7 +47,7 @@ from tilewright.kernel.ir import (
 from tilewright.lower.reindex import Refusal
 
 TILE, TAPS, POINTS = 4, 3, 6
-_MIN_CHANNELS = 32
+_MIN_CHANNELS = 16
 _MAX_RELATIVE_COST = 0.8
 # Predicted microseconds use these rates (one core): operations and bytes a microsecond.
 _FLOPS_PER_US, _CACHE_BYTES_PER_US, _DRAM_BYTES_PER_US = 100_000, 50_000, 25_000

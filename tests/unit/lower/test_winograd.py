@@ -81,7 +81,7 @@ def test_symbolic_sizes() -> None:
     [
         (64, 64, 16, True, {"strides": [2, 2]}, "stride or dilation is not 1"),
         (64, 64, 16, True, {"dilations": [2, 2]}, "stride or dilation is not 1"),
-        (64, 16, 16, True, {}, "16 channels are too few"),
+        (64, 8, 16, True, {}, "8 channels are too few"),
         (64, 64, 16, False, {}, "the weights are not constant"),
         (512, 512, 7, True, {"pads": [1, 1, 1, 1]}, "direct sums"),
     ],
