@@ -21,7 +21,14 @@ def compile_model(
     dim: Dims = None,
     require: Annotated[
         str | None,
-        typer.Option(metavar="CONTRACT", help="For example compiled,deterministic,max_error=1e-5."),
+        typer.Option(
+            metavar="CONTRACT",
+            help="For example compiled,deterministic,device=cpu,dtypes=float32,max_error=1e-5.",
+        ),
+    ] = None,
+    disable: Annotated[
+        str | None,
+        typer.Option(metavar="TACTICS", help="Tactics not to choose, to see what they are worth."),
     ] = None,
     verify_passes: Annotated[
         bool, typer.Option("--verify-passes", help="Check the graph after every pass.")
@@ -54,6 +61,7 @@ def compile_model(
             precision=precision,
             dims=dims,
             require=parse_list(require or ""),
+            disable=parse_list(disable or ""),
             verify_passes=verify_passes,
             dump_graph=dump_graph,
             dump_kernels=dump_kernels,

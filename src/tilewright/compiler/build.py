@@ -38,6 +38,7 @@ def compile(
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     require: Require | Iterable[str] | Mapping[str, Any] | None = None,
+    disable: Iterable[str] = (),
     verify: bool = True,
     verify_passes: bool = False,
     verify_feeds: Mapping[str, Any] | None = None,
@@ -59,6 +60,7 @@ def compile(
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
         dynamic_shapes: passed to ``torch.onnx.export``.
         require: contracts (``["compiled", "max_error=1e-5"]``); a breach is an error.
+        disable: tactics not to choose (``["contraction"]``), to see what they are worth.
         verify: compare the engine with the float64 reference before returning it.
         verify_passes: compare the graph after every pass with the graph before it.
         verify_feeds: inputs for the comparison; by default random ones.
@@ -72,7 +74,13 @@ def compile(
     """
     start = perf_counter()
     options = make_options(
-        target=target, cpu=cpu, precision=precision, threads=threads, dims=dims, require=require
+        target=target,
+        cpu=cpu,
+        precision=precision,
+        threads=threads,
+        dims=dims,
+        require=require,
+        disable=disable,
     )
     folder = default_folder() / "objects" if cache == _USER_CACHE else cache
     build = Build(

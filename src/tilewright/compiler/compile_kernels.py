@@ -41,6 +41,7 @@ from tilewright.runtime.program import (
     TensorSpec,
 )
 
+_WIDENED = ("float16", "bfloat16")
 Progress = Callable[[str, int, int], None]
 
 
@@ -52,11 +53,13 @@ class KernelStore:
         texts: LLVM IR by object key.
         exports: function names by object key.
         kernels: readable kernel by object key.
+        disabled: names of tactics not to choose.
         work: counts of kernels by their first output, as they were before layouts were chosen.
     """
 
     target: CpuTarget
     log: DecisionLog
+    disabled: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class KernelStore:
         text = print_kernel(canonical.kernel)
         found = self._generated.get(text)
         if found is None:
-            made = generate(canonical.kernel, self.target)
+            made = generate(canonical.kernel, self.target, disabled=self.disabled)
             key = module_key(made.text, self.target)[:32]
             found = self._generated[text] = (key, made)
             self.texts[key] = made.text
@@ -98,6 +101,7 @@ class KernelStore:
         work = self._work(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
         name = "+".join(kernel.sources)
+        self._log_precision(kernel, name)
         for stage in made.stages:
             self.log.add("tactic", name, stage.schedule.text, stage.refused)
         return KernelCall(
@@ -120,6 +124,13 @@ class KernelStore:
             dtype=compute_dtype(kernel).name,
             tactic=tactic_text([stage.schedule.tactic for stage in made.stages]),
         )
+
+    def _log_precision(self, kernel: Kernel, name: str) -> None:
+        """Narrow floats are widened to compute: a change of precision that has to be on record."""
+        stored = dict.fromkeys(buffer.dtype.name for buffer in kernel.buffers)
+        narrow = [other for other in stored if other in _WIDENED]
+        if narrow:
+            self.log.add("precision", name, f"{', '.join(narrow)} in memory, float32 in registers")
 
 
 def tactic_text(names: Sequence[str]) -> str:

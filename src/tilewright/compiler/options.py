@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, BadTarget
 
 Range = tuple[int | None, int | None]
@@ -23,11 +24,15 @@ class Require:
 
     Attributes:
         compiled: no node may be interpreted.
+        device: where every node must run, ``cpu``.
+        dtypes: types that kernels may compute in; wide integers and bools are always allowed.
         max_error: largest error against the float64 reference, relative to the largest value.
         deterministic: equal inputs give equal engines and equal results (always kept on the CPU).
     """
 
     compiled: bool = False
+    device: str | None = None
+    dtypes: tuple[str, ...] = ()
     max_error: float | None = None
     deterministic: bool = False
 
@@ -47,10 +52,15 @@ class Require:
                 fields[name] = _flag(name, setting)
             elif name == "max_error":
                 fields[name] = _number(setting)
+            elif name == "device":
+                fields[name] = _device(setting)
+            elif name == "dtypes":
+                fields[name] = _types(setting)
             else:
                 raise BadOption(
                     f"unknown contract {name!r}",
-                    remedy="use compiled, deterministic or max_error=NUMBER",
+                    remedy="use compiled, deterministic, device=cpu, dtypes=float32+int8 or "
+                    "max_error=NUMBER",
                 )
         return Require(**fields)
 
@@ -68,6 +78,26 @@ def _flag(name: str, value: Any) -> bool:
     if text in ("false", "0"):
         return False
     raise BadOption(f"contract {name}={value!r}", remedy=f"write {name} or {name}=false")
+
+
+def _device(value: Any) -> str:
+    text = str(value).strip()
+    if not text:
+        raise BadOption("contract device without a name", remedy="for example device=cpu")
+    return text
+
+
+def _types(value: Any) -> tuple[str, ...]:
+    """``float32+int8`` or a list of names."""
+    names = value.split("+") if isinstance(value, str) else [str(name) for name in value]
+    names = [name.strip() for name in names if name.strip()]
+    unknown = sorted(set(names) - set(dtypes.BY_NAME))
+    if unknown or not names:
+        raise BadOption(
+            f"contract dtypes={value!r}: unknown types {unknown}" if unknown else "no dtypes",
+            remedy="for example dtypes=float32+int8",
+        )
+    return tuple(dict.fromkeys(names))
 
 
 def _number(value: Any) -> float:
@@ -91,6 +121,7 @@ class CompileOptions:
         threads: threads of a run.
         ranges: declared range of symbolic dims.
         require: the contract.
+        disable: tactics not to choose, to see what they are worth.
     """
 
     target: str = "cpu"
@@ -99,6 +130,7 @@ class CompileOptions:
     threads: int = 1
     ranges: Mapping[str, Range] = field(default_factory=dict)
     require: Require = field(default_factory=Require)
+    disable: tuple[str, ...] = ()
 
 
 def make_options(
@@ -109,6 +141,7 @@ def make_options(
     threads: int | None,
     dims: Mapping[str, Any] | None,
     require: Any,
+    disable: Iterable[str] = (),
 ) -> CompileOptions:
     """Validates options.
 
@@ -131,7 +164,21 @@ def make_options(
         threads=count,
         ranges=ranges,
         require=Require.of(require),
+        disable=_disabled(disable),
     )
+
+
+def _disabled(names: Iterable[str]) -> tuple[str, ...]:
+    from tilewright.codegen.cpu.tactics import TACTICS
+
+    known = [tactic.__name__ for tactic in TACTICS]
+    chosen = tuple(sorted(set(names)))
+    unknown = [name for name in chosen if name not in known[:-1]]
+    if unknown:
+        raise BadOption(
+            f"tactics {unknown} cannot be disabled", remedy=f"use one of {', '.join(known[:-1])}"
+        )
+    return chosen
 
 
 def _range(name: str, value: Any) -> Range:

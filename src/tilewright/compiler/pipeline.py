@@ -15,23 +15,26 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy.typing as npt
+
 from tilewright.codegen.cpu.driver import add_driver
 from tilewright.codegen.cpu.emit import Module
 from tilewright.codegen.cpu.objects import llvm_version
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import CpuTarget, named_target
-from tilewright.compiler.build_program import Builder, fuse_program, layout_program
+from tilewright.compiler.build_program import Builder, DraftProgram, fuse_program, layout_program
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
+from tilewright.compiler.contracts import check_compiled, check_program
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import CompileOptions
 from tilewright.compiler.placement import place
-from tilewright.core.errors import BadOption, ContractBreach
+from tilewright.core.errors import BadOption
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine_file import EngineParts
-from tilewright.runtime.program import Program, Segment
+from tilewright.runtime.program import Program, Segment, all_steps
 
 Progress = Callable[[str, int, int], None]
 CONTROL_FLOW = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
@@ -69,6 +72,35 @@ class Build:
 def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
     """Runs all stages on an imported model."""
     target = named_target(build.options.cpu or "host")
+    builder, draft = lower_model(model, build, verify_passes=verify_passes)
+    store = KernelStore(target, build.log, build.options.disable)
+    store.count(draft)
+    with build.stage("layout"):
+        layout_program(draft, builder.constants, target.lanes(32), build.log)
+    with build.stage("generate code"):
+        program = finish(draft, store)
+    build.kernels = store.kernels
+    placements = place(model.origins(), program, build.log.entries, builder.became)
+    check_program(build.options, program, placements)
+    with build.stage("compile kernels"):
+        store.texts["driver"] = driver_text(target)
+        store.texts["pool"] = pool_module(target)
+        objects = compile_objects(store, build.cache, build.progress)
+    return EngineParts(
+        program=program,
+        constants=read_constants(program, builder),
+        objects=objects,
+        sources=dict(store.texts),
+        exports=dict(store.exports),
+        placements=placements,
+        info=_info(model, build, target, builder.num_kernels, program),
+    )
+
+
+def lower_model(
+    model: Model, build: Build, *, verify_passes: bool = False
+) -> tuple[Builder, DraftProgram]:
+    """The stages that need no target: passes, shapes, kernels, fusion."""
     with build.stage("graph passes"):
         run_graph_passes(model, build.log, verify=verify_passes)
         build.view = view = model.view()
@@ -78,31 +110,16 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
         builder = Builder(inference, build.log)
         draft = builder.build(view)
     build.interpreted = builder.interpreted
-    _check_contract(build)
+    check_compiled(build.options.require, build.interpreted)
     with build.stage("fuse"):
         fuse_program(draft, (), build.log)
-    store = KernelStore(target, build.log)
-    store.count(draft)
-    with build.stage("layout"):
-        layout_program(draft, builder.constants, target.lanes(32), build.log)
-    with build.stage("generate code"):
-        program = finish(draft, store)
-    build.kernels = store.kernels
-    with build.stage("compile kernels"):
-        store.texts["driver"] = driver_text(target)
-        store.texts["pool"] = pool_module(target)
-        objects = compile_objects(store, build.cache, build.progress)
+    return builder, draft
+
+
+def read_constants(program: Program, builder: Builder) -> dict[str, npt.NDArray[Any]]:
+    """The constants that a program reads."""
     read = set(_reads(program))
-    constants = {name: array for name, array in builder.constants.items() if name in read}
-    return EngineParts(
-        program=program,
-        constants=constants,
-        objects=objects,
-        sources=dict(store.texts),
-        exports=dict(store.exports),
-        placements=place(model.origins(), program, build.log.entries, builder.became),
-        info=_info(model, build, target, builder.num_kernels, program),
-    )
+    return {name: array for name, array in builder.constants.items() if name in read}
 
 
 def run_graph_passes(model: Model, log: DecisionLog, *, verify: bool = False) -> None:
@@ -135,15 +152,6 @@ def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:
     return {name: low for name, (low, _) in options.ranges.items() if low is not None}
 
 
-def _check_contract(build: Build) -> None:
-    if build.options.require.compiled and build.interpreted:
-        nodes = "\n    ".join(f"{node} ({op}): {why}" for node, op, why in build.interpreted)
-        raise ContractBreach(
-            f"{len(build.interpreted)} node(s) would be interpreted:\n    {nodes}",
-            remedy="drop the contract `compiled`, or replace these operators in the model",
-        )
-
-
 def _info(
     model: Model, build: Build, target: CpuTarget, num_kernels: int, program: Program
 ) -> dict[str, Any]:
@@ -160,6 +168,7 @@ def _info(
         "vector_bytes": target.vector_bytes,
         "precision": options.precision,
         "threads": options.threads,
+        "disabled": options.disable,
         "ranges": {name: tuple(bounds) for name, bounds in sorted(options.ranges.items())},
         "metadata": model.metadata,
         "model": Path(model.name).name,
@@ -175,16 +184,6 @@ def _calls(program: Program) -> Iterator[int]:
     for step in all_steps(program):
         if isinstance(step, Segment):
             yield len(step.calls)
-
-
-def all_steps(program: Program) -> Iterator[Any]:
-    """Every step, those of sub-programs included."""
-    for step in program.steps:
-        yield step
-        for name in ("then", "otherwise", "body"):
-            inner = getattr(step, name, None)
-            if isinstance(inner, Program):
-                yield from all_steps(inner)
 
 
 def _reads(program: Program) -> Iterator[str]:

@@ -10,7 +10,7 @@ Not here: the choice of schedules (tactics), object code (objects), calling (run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 
@@ -51,9 +51,16 @@ class GeneratedKernel:
 
 
 def generate(
-    kernel: Kernel, target: CpuTarget, schedules: Sequence[Schedule] | None = None
+    kernel: Kernel,
+    target: CpuTarget,
+    schedules: Sequence[Schedule] | None = None,
+    disabled: Collection[str] = (),
 ) -> GeneratedKernel:
-    """Generates every stage, with the given schedules or the first fitting tactic's."""
+    """Generates every stage, with the given schedules or the first fitting tactic's.
+
+    Args:
+        disabled: names of tactics not to choose.
+    """
     nests = [prepare(kernel, stage) for stage in kernel.stages]
     layout = argument_layout(kernel, nests)
     module = Module(target)
@@ -61,7 +68,7 @@ def generate(
     for number, nest in enumerate(nests):
         refused: tuple[tuple[str, str], ...] = ()
         if schedules is None:
-            schedule, refused = choose(nest, target)
+            schedule, refused = choose(nest, target, disabled)
         else:
             schedule = schedules[number]
         function = module.function(f"stage_{number}", [("args", PTR), ("lo", I64), ("hi", I64)])

@@ -13,7 +13,7 @@ Not here: measured choice among schedules (tune).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.target import CpuTarget
@@ -39,11 +39,14 @@ class Refusal:
 Tactic = Callable[[Nest, CpuTarget], Schedule | Refusal]
 
 
-def choose(nest: Nest, target: CpuTarget) -> tuple[Schedule, tuple[tuple[str, str], ...]]:
+def choose(
+    nest: Nest, target: CpuTarget, disabled: Collection[str] = ()
+) -> tuple[Schedule, tuple[tuple[str, str], ...]]:
     """The first fitting schedule and the refused tactics with their reasons."""
     refused: list[tuple[str, str]] = []
     for tactic in TACTICS:
-        result = tactic(nest, target)
+        off = tactic.__name__ in disabled
+        result = Refusal("disabled by an option") if off else tactic(nest, target)
         if isinstance(result, Schedule):
             return result, tuple(refused)
         refused.append((tactic.__name__, result.reason))

@@ -1,0 +1,98 @@
+"""Contracts that the build itself can break: compiled, device, types.
+
+Input -> Output: what the build decided so far -> nothing, or ``ContractBreach`` with every node
+that breaks the contract and the reason.
+Not here: ``max_error`` (verify), which needs a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tilewright.compiler.options import CompileOptions, Require
+from tilewright.core import dtypes
+from tilewright.core.dtypes import Kind
+from tilewright.core.errors import ContractBreach
+from tilewright.core.record import Placement
+from tilewright.runtime.program import Interpret, KernelCall, Program, Segment, all_steps
+
+_MOST = 20
+
+
+def check_compiled(require: Require, interpreted: Sequence[tuple[str, str, str]]) -> None:
+    """Refuses nodes without a kernel.
+
+    Raises:
+        ContractBreach: ``compiled`` is required and some node would be interpreted.
+    """
+    if require.compiled and interpreted:
+        raise _breach(
+            f"compiled is required, but {len(interpreted)} node(s) would be interpreted",
+            [f"{node} ({op}): {why}" for node, op, why in interpreted],
+            remedy="drop the contract `compiled`, or replace these operators in the model",
+        )
+
+
+def check_program(
+    options: CompileOptions, program: Program, placements: Sequence[Placement]
+) -> None:
+    """Refuses devices and types that the contract does not name.
+
+    Raises:
+        ContractBreach: a node would run elsewhere, or compute in another type.
+    """
+    require = options.require
+    if require.device is not None and require.device != options.target:
+        running = [p for p in placements if p.place in ("kernel", "host")]
+        raise _breach(
+            f"device={require.device} is required, but {len(running)} node(s) would run on "
+            f"{options.target}",
+            [f"{p.node} ({p.op_type}): the target is {options.target}" for p in running],
+            remedy=f"compile with target={require.device!r}, or drop the contract `device`",
+        )
+    if require.dtypes:
+        names = {name: p for p in placements for name in p.computed_by}
+        found = list(_other_types(program, require.dtypes, names))
+        if found:
+            raise _breach(
+                f"dtypes={'+'.join(require.dtypes)} is required, but {len(found)} kernel(s) "
+                "compute in other types",
+                found,
+                remedy="add these types to the contract, or change the model's precision",
+            )
+
+
+def _other_types(
+    program: Program, allowed: Sequence[str], names: dict[str, Placement]
+) -> Iterable[str]:
+    for step in all_steps(program):
+        if isinstance(step, Segment):
+            for call in step.calls:
+                if _is_arithmetic(call.dtype) and call.dtype not in allowed:
+                    yield f"{_nodes(call, names)}: computes in {call.dtype}"
+        elif isinstance(step, Interpret):
+            for spec in step.outputs:
+                if spec is None or spec.dtype.name in allowed:
+                    continue
+                if _is_arithmetic(spec.dtype.name):
+                    yield f"{step.node} ({step.op_type}): gives {spec.dtype.name}"
+
+
+def _is_arithmetic(name: str) -> bool:
+    """Wide integers, bools and text are indices, masks and labels, which no precision concerns."""
+    dtype = dtypes.BY_NAME.get(name)
+    if dtype is None:
+        return False
+    return dtype.is_float or dtype.kind is Kind.COMPLEX or (dtype.is_integer and dtype.bits <= 8)
+
+
+def _nodes(call: KernelCall, names: dict[str, Placement]) -> str:
+    return " + ".join(
+        f"{names[name].node} ({names[name].op_type})" if name in names else name
+        for name in call.sources
+    )
+
+
+def _breach(message: str, lines: Sequence[str], *, remedy: str) -> ContractBreach:
+    shown = [*lines[:_MOST], *([f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else [])]
+    return ContractBreach(":\n    ".join([message, "\n    ".join(shown)]), remedy=remedy)
