@@ -46,7 +46,7 @@ _DISTURBED = 1.03  # a canary that takes longer than the best one by this factor
 _ARRAY_GAP_BYTES = 1344  # arrays must not start at equal offsets in a page
 _TRIES = 5
 _SCRATCH_BYTES = 256
-_WINDOW_BYTES = 8 * MIB  # of each array, that one batch streams from DRAM
+_WINDOW_BYTES = 24 * MIB  # that all threads together stream from DRAM in one call
 _STREAMING = "triad, streaming stores"
 _PATTERNS = {  # loop and number of arrays
     "read": ("probe_read", 1),
@@ -343,42 +343,23 @@ class _Run:
             rows = self._rows()
             rows[:, 1], rows[:, 2] = starts, 3 * distance // 4
             self._caller("probe_fill", rows)(1)
-            window = self._whole(_WINDOW_BYTES // self.threads) if name == "DRAM" else per_array
             for pattern, (symbol, arrays) in _PATTERNS.items():
-                if pattern != _STREAMING or name == "DRAM":
-                    mine = self._rows()
-                    mine[:, 1], mine[:, 4] = starts, distance
-                    mine[:, 2] = (window if arrays == 3 else self._whole(3 * window)) // 4
-                    last = (3 * distance if arrays == 1 else per_array) - 4 * int(mine[0, 2])
-                    call = self._windowed(self._caller(symbol, mine), mine, last)
-                    moved = 4 * int(mine[0, 2]) * arrays * self.threads
-                    trials.append(_Trial(name, pattern, call, float(moved), 3 * distance))
+                if pattern == _STREAMING and name != "DRAM":
+                    continue
+                extent = 3 * distance if arrays == 1 else per_array
+                most = _WINDOW_BYTES // arrays // self.threads if name == "DRAM" else extent
+                window = self._whole(min(extent, most))
+                mine = self._rows()
+                mine[:, 1], mine[:, 2], mine[:, 4] = starts, window // 4, distance
+                call = _in_turn(self._caller(symbol, mine), mine, window, extent)
+                moved = float(window * arrays * self.threads)
+                trials.append(_Trial(name, pattern, call, moved, 3 * distance))
         return trials
 
     def _whole(self, num_bytes: int) -> int:
         """The largest size that the loops cover exactly; at least one step of them."""
         unit = UNROLL_VECTORS * self.vector_bytes
         return max(unit, num_bytes // unit * unit)
-
-    def _windowed(
-        self, call: Callable[[int], None], rows: Words, last: int
-    ) -> Callable[[int], None]:
-        """Moves the arrays' starts from call to call, so that a part that was read stays unread
-        until the rest has been; ``last`` is the greatest offset, one where all is one part."""
-        size = 4 * int(rows[0, 2])
-        if last < size:
-            return call
-        first = rows[:, 1].copy()
-        offset = 0
-
-        def call_in_turn(repeats: int) -> None:
-            nonlocal offset
-            for _ in range(repeats):
-                rows[:, 1] = first + offset
-                call(1)
-                offset = offset + size if offset + size <= last else 0
-
-        return call_in_turn
 
     def _forks(self) -> list[_Trial]:
         if self.threads == 1:
@@ -390,6 +371,25 @@ class _Run:
             fork(self.pool.handle, rows.ctypes.data, self.threads, repeats)
 
         return [_Trial("fork_join", "fork", call, 1.0)]
+
+
+def _in_turn(
+    call: Callable[[int], None], rows: Words, window: int, extent: int
+) -> Callable[[int], None]:
+    """Moves the arrays' starts on from call to call, so that a part is touched again only after
+    all the others; where there is no room for two parts, the call itself."""
+    if extent < 2 * window:
+        return call
+    first, offset = rows[:, 1].copy(), 0
+
+    def call_in_turn(repeats: int) -> None:
+        nonlocal offset
+        for _ in range(repeats):
+            rows[:, 1] = first + offset
+            call(1)
+            offset = offset + window if offset + 2 * window <= extent else 0
+
+    return call_in_turn
 
 
 # --- taking times ---------------------------------------------------------------------------------

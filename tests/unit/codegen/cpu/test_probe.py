@@ -3,8 +3,10 @@
 import math
 import os
 
+import numpy as np
 import pytest
 
+from tilewright.codegen.cpu import probe
 from tilewright.codegen.cpu.objects import assembly, compile_module
 from tilewright.codegen.cpu.probe import ProbeOptions, probe_cpu
 from tilewright.codegen.cpu.probe_kernels import probe_module
@@ -132,6 +134,33 @@ def test_a_target_counts_its_operations() -> None:
     assert peaks["float64"] == peaks["float32"] // 2
     assert peaks["int8"] == 4 * peaks["float32"]
     assert peaks["bfloat16"] == 2 * peaks["float32"]
+
+
+@pytest.mark.parametrize("extent", [64, 128, 191, 192, 1000])
+def test_parts_are_taken_in_turn_and_never_beyond_the_end(extent: int) -> None:
+    rows = np.zeros((2, 8), np.int64)
+    rows[:, 1] = (1000, 5000)
+    seen: list[int] = []
+
+    def call(_: int) -> None:
+        assert rows[1, 1] == rows[0, 1] + 4000
+        seen.append(int(rows[0, 1]) - 1000)
+
+    in_turn = probe._in_turn(call, rows, 64, extent)
+    for _ in range(40):
+        in_turn(1)
+    assert max(seen) + 64 <= extent
+    parts = max(1, extent // 64)
+    assert seen[: 2 * parts] == [64 * part for part in range(parts)] * 2
+
+
+@pytest.mark.parametrize("dram_bytes", [1, 4096, 1 << 20, 3 << 20, 40 << 20])
+def test_no_size_of_memory_makes_a_loop_leave_it(dram_bytes: int) -> None:
+    options = ProbeOptions(
+        threads=(1,), seconds=0.05, batch_s=0.0001, rounds=1, dram_bytes=dram_bytes
+    )
+    (roofs,) = probe_cpu(options)
+    assert roofs.levels[-1].name == "DRAM"
 
 
 def test_the_host_is_a_target() -> None:
