@@ -109,7 +109,8 @@ def conv_transpose(ctx: Lowering) -> None:
             )
             exists = [guard for tap in taps for guard in tap.exists]
             inside = [guard for tap in taps for guard in tap.inside]
-            return guarded(inside, value, 0) * guarded(exists, weight, 0)
+            # Both are 0 where no tap exists: infinite data times a missing weight is nothing.
+            return guarded([*inside, *exists], value, 0) * guarded(exists, weight, 0)
 
         extents = [groups.depth, *(window.visits for window in windows)]
         total = sum_over(extents, term)

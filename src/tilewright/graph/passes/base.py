@@ -358,9 +358,15 @@ def _is_read(node: ir.Node) -> bool:
 
 
 def _detach(node: ir.Node) -> None:
-    """Takes a node and all nodes in its sub-graphs off the values that they read."""
+    """Takes a node off the values that it reads, and empties its sub-graphs.
+
+    A pass may hold those graphs; their nodes say by ``graph`` that they are gone.
+    """
     for index in range(len(node.inputs)):
         node.replace_input_with(index, None)
     for graph in subgraphs(node):
-        for inner in graph:
+        inside = list(graph)
+        for inner in inside:
             _detach(inner)
+        graph.outputs.clear()
+        graph.remove(inside)

@@ -60,6 +60,8 @@ def _check_count(ctx: RuleContext, shape: Shape, target: Shape) -> None:
     if same_count(shape, target):
         return
     before, after = product(shape), product(target)
+    if before == after:
+        return
     if (before.is_const and after.is_const) or ctx.facts.different(before, after):
         ctx.mismatch(f"{shape_text(shape)} cannot become {shape_text(target)}")
     ctx.check("require_same_count", [shape, target])
