@@ -122,20 +122,25 @@ def _loads(roots: Iterable[Expr]) -> list[Load]:
 
 def _reached(kernel: Kernel, buffers: Mapping[str, Buffer]) -> dict[str, Dim]:
     """Elements of each loaded buffer that the kernel's loads can reach."""
-    totals: dict[str, Dim] = {}
+    parts: dict[str, list[Dim]] = {}
     for stage in kernel.stages:
         extents = _extents(kernel, stage)
         for load in _loads(stage.roots):
             shape = buffers[load.buffer].shape
-            whole = product(shape)
             reached = product(
                 _distinct(part, size, extents) for part, size in zip(load.index, shape, strict=True)
             )
-            before = totals.get(load.buffer)
-            if before is not None and whole not in (reached, before):
-                reached = (reached + before).min(whole)
-            totals[load.buffer] = whole if before == whole else reached
-    return totals
+            parts.setdefault(load.buffer, []).append(reached)
+    return {name: _together(found, product(buffers[name].shape)) for name, found in parts.items()}
+
+
+def _together(parts: Sequence[Dim], whole: Dim) -> Dim:
+    """What several loads reach at most: their sum, but not more than there is."""
+    if whole in parts:
+        return whole
+    # Equal parts are added as a multiple, which keeps formulas of symbolic sizes short.
+    total = sum((part * parts.count(part) for part in dict.fromkeys(parts)), Dim.of(0))
+    return total if len(parts) == 1 else total.min(whole)
 
 
 def _extents(kernel: Kernel, stage: Stage) -> dict[str, Dim]:

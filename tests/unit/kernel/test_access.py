@@ -68,3 +68,17 @@ def test_steps_repeat_the_work_but_not_the_traffic() -> None:
     )
     assert count(kernel).flops == N * K * 2
     assert count(kernel).bytes_read == Dim.of(0)
+
+
+def test_many_loads_of_one_buffer_have_a_short_formula() -> None:
+    half, tiles = N // 2, Axis("t", (N + 3) // 4)
+    x, y = Buffer("x", FLOAT32, (half, K, K)), Buffer("y", FLOAT32, (tiles.extent,))
+    loads = [x[tiles.var, dim_value(k % 6), dim_value(k // 6)] for k in range(36)]
+    value = loads[0]
+    for part in loads[1:]:
+        value = value + part
+    stage = Stage((tiles,), (Store("y", (tiles.var,), value),))
+    counts = count(Kernel(name="tiles", inputs=(x,), outputs=(y,), stages=(stage,)))
+    assert len(str(counts.bytes_read)) < 200
+    assert counts.bytes_read.evaluate({"n": 64, "k": 6}) == 4 * 16 * 36
+    assert counts.bytes_read.evaluate({"n": 64, "k": 2}) == 4 * 32 * 2 * 2  # not more than all
