@@ -347,9 +347,10 @@ class _Totals:
             self.b.store(self.zero, cell)
 
     def give(self) -> None:
-        """Moves the totals into the cells."""
+        """Adds the totals to the cells, which hold what no block has taken."""
         for total, cell in zip(self.totals, self.cells, strict=True):
-            self.b.store(self.b.load(self.kind, total, volatile=True), cell)
+            parts = [self.b.load(self.kind, total, volatile=True), self.b.load(self.kind, cell)]
+            self.b.store(emit_op(self.b, "add", parts, self.dtype), cell)
 
 
 def _cut(expr: Reduce, axes: tuple[Axis, ...], block: int = _BLOCK) -> tuple[int, int] | None:

@@ -46,3 +46,18 @@ def test_products_longer_than_a_block(depth: int) -> None:
     want = x.astype(np.float64) @ w.astype(np.float64)
     y = engine.run({"x": x})["y"]
     assert np.abs(y - want).max() <= 1e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("inner", [1, 3, 17, 63, 64, 70, 5000])
+def test_sums_over_two_axes_keep_every_row(inner: int) -> None:
+    """Rows shorter than a block of vectors count as well."""
+    model = model_of(
+        [node("ReduceL1", ["x", "axes"], ["y"], keepdims=0)],
+        inputs=[tensor_info("x", ("n", "a", "b"))],
+        weights={"axes": np.array([1, 2])},
+        opset=21,
+    )
+    engine = tw.compile(model, verify=False, threads=1, cache=None)
+    x = np.random.default_rng(inner).standard_normal((2, 5, inner), np.float32)
+    want = np.abs(x.astype(np.float64)).sum((1, 2))
+    np.testing.assert_allclose(engine.run({"x": x})["y"], want, rtol=1e-5)
