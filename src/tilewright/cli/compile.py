@@ -28,7 +28,7 @@ def compile_model(
     ] = None,
     disable: Annotated[
         str | None,
-        typer.Option(metavar="TACTICS", help="Tactics not to choose, to see what they are worth."),
+        typer.Option(metavar="NAMES", help="Algorithms and tactics not to use, as winograd,pack."),
     ] = None,
     verify_passes: Annotated[
         bool, typer.Option("--verify-passes", help="Check the graph after every pass.")

@@ -60,7 +60,8 @@ def compile(
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
         dynamic_shapes: passed to ``torch.onnx.export``.
         require: contracts (``["compiled", "max_error=1e-5"]``); a breach is an error.
-        disable: tactics not to choose (``["contraction"]``), to see what they are worth.
+        disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
+            ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``.
         verify: compare the engine with the float64 reference before returning it.
         verify_passes: compare the graph after every pass with the graph before it.
         verify_feeds: inputs for the comparison; by default random ones.

@@ -9,7 +9,7 @@ Not here: fusion (lower.fuse), machine code (compiler.compile_kernels).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -315,18 +315,22 @@ def fuse_program(program: DraftProgram, outer: Iterable[str], log: DecisionLog) 
 
 
 def layout_program(
-    program: DraftProgram, constants: dict[str, npt.NDArray[Any]], block: int, log: DecisionLog
+    program: DraftProgram,
+    constants: dict[str, npt.NDArray[Any]],
+    block: int,
+    log: DecisionLog,
+    disabled: Collection[str] = (),
 ) -> None:
     """Chooses layouts in every segment, in place; packed arrays join the constants."""
     for step in program.steps:
         if isinstance(step, DraftSegment):
             step.items, packed, step.stored = choose_layouts(
-                step.items, step.keep, constants, block, log
+                step.items, step.keep, constants, block, log, disabled
             )
             constants.update(packed)
         elif isinstance(step, DraftControl):
             for inner in step.programs.values():
-                layout_program(inner, constants, block, log)
+                layout_program(inner, constants, block, log, disabled)
 
 
 def finished(fields: Mapping[str, Any], kind: type, programs: Mapping[str, Program]) -> Any:

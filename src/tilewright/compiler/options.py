@@ -121,7 +121,7 @@ class CompileOptions:
         threads: threads of a run.
         ranges: declared range of symbolic dims.
         require: the contract.
-        disable: tactics not to choose, to see what they are worth.
+        disable: algorithms and tactics not to choose, to see what they are worth.
     """
 
     target: str = "cpu"
@@ -169,15 +169,14 @@ def make_options(
 
 
 def _disabled(names: Iterable[str]) -> tuple[str, ...]:
-    from tilewright.codegen.cpu.tactics import TACTICS
+    from tilewright.codegen.cpu.tactics import OPTIONAL
+    from tilewright.lower.layout import ALGORITHMS
 
-    known = [tactic.__name__ for tactic in TACTICS]
-    chosen = tuple(sorted(set(names)))
-    unknown = [name for name in chosen if name not in known[:-1]]
+    known = (*ALGORITHMS, *OPTIONAL)
+    chosen = tuple(sorted({names} if isinstance(names, str) else set(names)))
+    unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise BadOption(
-            f"tactics {unknown} cannot be disabled", remedy=f"use one of {', '.join(known[:-1])}"
-        )
+        raise BadOption(f"{unknown} cannot be disabled", remedy=f"use one of {', '.join(known)}")
     return chosen
 
 

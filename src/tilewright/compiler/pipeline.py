@@ -76,7 +76,8 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     store = KernelStore(target, build.log, build.options.disable)
     store.count(draft)
     with build.stage("layout"):
-        layout_program(draft, builder.constants, target.lanes(32), build.log)
+        disabled = build.options.disable
+        layout_program(draft, builder.constants, target.lanes(32), build.log, disabled)
     with build.stage("generate code"):
         program = finish(draft, store)
     build.kernels = store.kernels

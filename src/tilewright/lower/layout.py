@@ -52,6 +52,8 @@ from tilewright.lower.reindex import Refusal
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
+# What may be disabled.
+ALGORITHMS = ("winograd", "layout", "pack")
 _CHANNELS = 1
 _MAX_BORDER = 8
 _MAX_PADDING = 1.4
@@ -78,19 +80,21 @@ def choose_layouts(
     constants: Mapping[str, Array],
     block: int,
     log: DecisionLog,
+    disabled: Collection[str] = (),
 ) -> tuple[list[Item], dict[str, Array], dict[str, Blocked]]:
     """Rewrites a segment's items.
 
     Args:
         block: float32 lanes of one vector.
+        disabled: of ``winograd``, ``layout`` and ``pack``, what is not to be done.
 
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
-    items, added = _choose_algorithms(items, constants, log)
+    items, added = _choose_algorithms(items, constants, log, "winograd" not in disabled)
     constants = {**constants, **added}
     segment = _collect(items, keep, constants, block)
-    layouts = _blocked_buffers(segment, log)
+    layouts = {} if "layout" in disabled else _blocked_buffers(segment, log)
     _add_borders(layouts, segment)
     blocker = Blocker(layouts, segment.shapes)
     result: list[Item] = []
@@ -98,8 +102,12 @@ def choose_layouts(
         if isinstance(item, View):
             result.append(item)
             continue
-        kernel = blocker.kernel(item, _further_splits(item, segment))
-        packed = pack_constants(kernel, constants)
+        if "pack" in disabled:
+            kernel = blocker.kernel(item)
+            packed: Any = Refusal("it is disabled")
+        else:
+            kernel = blocker.kernel(item, _further_splits(item, segment))
+            packed = pack_constants(kernel, constants)
         if not isinstance(packed, Refusal):
             kernel, arrays = packed
             added.update(arrays)
@@ -117,7 +125,7 @@ def _stored(layout: Layout, shape: tuple[Dim, ...]) -> Blocked:
 
 
 def _choose_algorithms(
-    items: Sequence[Item], constants: Mapping[str, Array], log: DecisionLog
+    items: Sequence[Item], constants: Mapping[str, Array], log: DecisionLog, winograd: bool
 ) -> tuple[list[Item], dict[str, Array]]:
     """Phases for divided axes, Winograd for 3x3 convolutions."""
     result: list[Item] = []
@@ -126,7 +134,11 @@ def _choose_algorithms(
         if isinstance(item, View):
             result.append(item)
             continue
-        kernels, arrays = apply_winograd([split_phases(item)], constants, log)
+        kernel = split_phases(item)
+        if not winograd:
+            result.append(kernel)
+            continue
+        kernels, arrays = apply_winograd([kernel], constants, log)
         result.extend(kernels)
         added.update(arrays)
     return result, added

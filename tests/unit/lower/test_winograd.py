@@ -104,3 +104,10 @@ def test_refusals(
     if not constant:
         feeds["w"] = weight
     assert _error(engine, model, feeds) <= 1e-5
+
+
+def test_can_be_switched_off() -> None:
+    model = _model(_weight(48, 64), [1, 64, 12, 12])
+    engine = tw.compile(model, cache=None, disable=["winograd", "layout", "pack"])
+    assert not [d for d in engine.decisions if d.stage in ("winograd", "pack")]
+    assert not [d for d in engine.decisions if d.chosen.startswith("channels in blocks")]

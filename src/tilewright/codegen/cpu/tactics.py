@@ -130,6 +130,8 @@ def scalar(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
 
 
 TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwise, scalar)
+# Tactics that may be disabled: nests with ordered axes need the first, the last fits every nest.
+OPTIONAL = tuple(tactic.__name__ for tactic in TACTICS[1:-1])
 
 
 # --- what a nest looks like -----------------------------------------------------------------------
