@@ -365,7 +365,7 @@ def _cut(expr: Reduce, axes: tuple[Axis, ...], block: int = _BLOCK) -> tuple[int
         extent = axes[place].extent
         if not extent.is_const or inside * extent.const > block:
             return place, max(1, block // inside)
-        inside *= extent.const
+        inside *= max(1, extent.const)
     return None
 
 

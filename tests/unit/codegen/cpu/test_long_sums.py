@@ -61,3 +61,14 @@ def test_sums_over_two_axes_keep_every_row(inner: int) -> None:
     x = np.random.default_rng(inner).standard_normal((2, 5, inner), np.float32)
     want = np.abs(x.astype(np.float64)).sum((1, 2))
     np.testing.assert_allclose(engine.run({"x": x})["y"], want, rtol=1e-5)
+
+
+def test_a_sum_over_an_empty_axis_is_zero() -> None:
+    model = model_of(
+        [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
+        inputs=[tensor_info("x", (3, "n", 0))],
+        weights={"axes": np.array([1, 2])},
+        opset=21,
+    )
+    engine = tw.compile(model, verify=False, threads=1, cache=None)
+    np.testing.assert_array_equal(engine.run({"x": np.ones((3, 7, 0), np.float32)})["y"], [0] * 3)
