@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import tilewright
-from tilewright.cli import bench, console, demo, device, run, verify
+from tilewright.cli import bench, console, demo, device, explain, profile, run, verify
 from tilewright.cli.compile import compile_model
 from tilewright.core.errors import UserError
 
@@ -21,6 +21,8 @@ VERBS: dict[str, Callable[..., None]] = {
     "compile": compile_model,
     "run": run.run_model,
     "verify": verify.verify_model,
+    "explain": explain.explain_model,
+    "profile": profile.profile_model,
     "bench": bench.bench_models,
     "device": device.show_device,
     "demo": demo.read_picture,

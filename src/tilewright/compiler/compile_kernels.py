@@ -77,7 +77,7 @@ class KernelStore:
                 for inner in step.programs.values():
                     self.count(inner)
 
-    def _work(self, kernel: Kernel) -> Counts:
+    def work_of(self, kernel: Kernel) -> Counts:
         """Counts of a kernel; packed constants are counted as they are packed."""
         laid_out = count(kernel)
         before = self.work.get(kernel.outputs[0].name, laid_out)
@@ -98,7 +98,7 @@ class KernelStore:
         key, made = found
         old_buffers = {new: old for old, new in canonical.buffers.items()}
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
-        work = self._work(kernel)
+        work = self.work_of(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
         name = "+".join(kernel.sources)
         self._log_precision(kernel, name)

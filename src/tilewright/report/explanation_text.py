@@ -17,6 +17,7 @@ _TABLE_HEAD = (
 )
 _MOST_STEPS = 5
 _MOST_REFUSALS = 5
+_MOST_DEVICES = 12
 _BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _FLOP_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -107,6 +108,10 @@ def _elsewhere(e: Explanation) -> list[str]:
         return []
     kernel = sum(p.place == "kernel" for p in e.placements)
     lines = [f"{len(e.placements)} nodes in the model: {kernel} in kernels"]
+    users = Counter(node for k in e.kernels for node in dict.fromkeys(k.nodes))
+    again = sum(count > 1 for count in users.values())
+    if again:
+        lines.append(f"  {again:>4} of them are computed in several kernels rather than stored")
     lines += [f"  {count:>4} {place} by {by}" for (place, by), count in sorted(counts.items())]
     lines += [f"  interpreted: {node} ({op}): {reason}" for node, op, reason in e.interpreted]
     return lines
@@ -143,8 +148,10 @@ def _notes(e: Explanation) -> list[str]:
         lines.append("Floor on other devices:")
         lines += [
             f"  {us_text(d.floor_us):>12}  {d.device} ({d.limit})"
-            for d in sorted(e.devices, key=lambda d: d.floor_us)
+            for d in sorted(e.devices, key=lambda d: d.floor_us)[:_MOST_DEVICES]
         ]
+        if len(e.devices) > _MOST_DEVICES:
+            lines.append(f"  and {len(e.devices) - _MOST_DEVICES} more: --json, or --on NAME")
     return lines
 
 

@@ -10,10 +10,11 @@ Not here: validation of the caller's arrays (runtime.feeds), control flow (runti
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,16 @@ class Run:
     symbols: dict[str, int] = field(default_factory=dict)
 
 
+class Watch(Protocol):
+    """What a profiler puts between an executor and its work."""
+
+    def host_step(self, step: Step, work: Callable[[], None]) -> None:
+        """Does the work of a step other than a segment."""
+
+    def launch(self, segment: Segment, context: Context) -> None:
+        """Runs a segment's kernels."""
+
+
 class Executor:
     """Executes the steps of an engine's program.
 
@@ -65,9 +76,20 @@ class Executor:
     def __init__(self, constants: Mapping[str, Array], native: NativeCode) -> None:
         self.constants = constants
         self.native = native
+        self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
         self._symbols: dict[int, tuple[str, ...]] = {}
         self._lock = Lock()
+
+    def watched(self, watch: Watch) -> Executor:
+        """An executor that a profiler watches; plans and memory are shared with this one.
+
+        It is of the same class: Python runs methods slower once objects of two classes use them.
+        """
+        other = Executor(self.constants, self.native)
+        other._watch = watch
+        other._plans, other._symbols, other._lock = self._plans, self._symbols, self._lock
+        return other
 
     def value(self, run: Run, name: str) -> Any:
         """A value that exists by now: computed, fed or constant."""
@@ -83,10 +105,12 @@ class Executor:
             ShapeMismatch: a data-dependent shape contradicts another.
         """
         for step in program.steps:
-            self.step(step, run)
+            if self._watch is None or isinstance(step, Segment):
+                self._step(step, run)
+            else:
+                self._watch.host_step(step, partial(self._step, step, run))
 
-    def step(self, step: Step, run: Run) -> None:
-        """Runs one step; a profiler overrides this to time it."""
+    def _step(self, step: Step, run: Run) -> None:
         match step:
             case Segment():
                 self._segment(step, run)
@@ -140,7 +164,10 @@ class Executor:
         try:
             plan.bind(context, arrays)
             context.status[0] = 0
-            self.launch(segment, context)
+            if self._watch is None:
+                self.native.run(context)
+            else:
+                self._watch.launch(segment, context)
             failed = int(context.status[0])
         finally:
             plan.release(context)
@@ -151,11 +178,6 @@ class Executor:
                 node=" + ".join(call.sources),
                 remedy="check the index inputs against the sizes of the data",
             )
-
-    def launch(self, segment: Segment, context: Context) -> None:
-        """Runs a segment's kernels; a profiler overrides this to time them."""
-        del segment
-        self.native.run(context)
 
     def _input(self, run: Run, spec: TensorSpec) -> Array:
         array = self.value(run, spec.name)

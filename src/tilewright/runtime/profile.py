@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.report.profile import Event, Profile, StepTime
-from tilewright.runtime.executor import Executor, Run
+from tilewright.runtime.cpu.native import NativeCode
+from tilewright.runtime.executor import Executor
 from tilewright.runtime.program import (
     Bind,
     Interpret,
@@ -30,7 +31,7 @@ from tilewright.runtime.program import (
     Step,
     all_steps,
 )
-from tilewright.runtime.segment import Context, SegmentPlan, num_rows
+from tilewright.runtime.segment import Context, num_rows
 
 _WARM_UP = 2
 
@@ -51,29 +52,21 @@ class Sample:
     total: int = 0
 
 
-class TimedExecutor(Executor):
-    """An executor that notes times; it shares plans and memory with the one that it is made of.
+class Stopwatch:
+    """Notes times while an executor works.
 
     While a run is timed it only keeps numbers; ``Ledger`` makes sense of them afterwards.
     """
 
-    def __init__(self, base: Executor) -> None:
-        super().__init__(base.constants, base.native)
-        self._base = base
+    def __init__(self, native: NativeCode) -> None:
         self.sample = Sample()
+        self._native = native
         self._charged = 0  # ns in steps that ended so far
 
-    def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
-        """The plan that the other executor uses."""
-        return self._base.plan(segment, symbols)
-
-    def step(self, step: Step, run: Run) -> None:
-        """Runs a step; the time of a host step is charged less what steps inside it were."""
-        if isinstance(step, Segment):
-            super().step(step, run)
-            return
+    def host_step(self, step: Step, work: Callable[[], None]) -> None:
+        """Does the work of a step, which is charged less what steps inside it were."""
         before, start = self._charged, perf_counter_ns()
-        super().step(step, run)
+        work()
         duration = perf_counter_ns() - start
         own = duration - (self._charged - before)
         self._charged = before + duration
@@ -83,7 +76,7 @@ class TimedExecutor(Executor):
         """Runs a segment's kernels with the driver that keeps time."""
         times = np.zeros(len(context.rows), dtype=np.int64)
         start = perf_counter_ns()
-        self.native.run_timed(context, times)
+        self._native.run(context, times)
         self._charged += perf_counter_ns() - start
         self.sample.launches.append((id(segment), start, times))
 
@@ -148,7 +141,8 @@ def profile_runs(
         threads: of the engine, for the record.
         symbols: the sizes of a run's symbolic dims, once one has run.
     """
-    timed = TimedExecutor(executor)
+    watch = Stopwatch(executor.native)
+    timed = executor.watched(watch)
     plain: list[int] = []
     busy: list[int] = []
     samples: list[Sample] = []
@@ -156,7 +150,7 @@ def profile_runs(
         start, start_busy = perf_counter_ns(), thread_time_ns()
         run_with(executor)
         spent, spent_busy = perf_counter_ns() - start, thread_time_ns() - start_busy
-        timed.sample = sample = Sample()
+        watch.sample = sample = Sample()
         sample.start = perf_counter_ns()
         run_with(timed)
         sample.total = perf_counter_ns() - sample.start

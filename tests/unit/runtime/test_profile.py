@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import tilewright as tw
 from tilewright.core.errors import BadOption, CacheError, ShapeMismatch
 from tilewright.runtime.executor import Run
-from tilewright.runtime.profile import TimedExecutor, all_calls
+from tilewright.runtime.profile import Stopwatch, all_calls
 from tilewright.runtime.program import Segment
 from unit.compiler.models import compiled, feeds_of, network
 from unit.graph.models import model_of, node, tensor_info
@@ -45,7 +45,7 @@ def test_profiling_leaves_results_and_memory_alone(engine: tw.Engine) -> None:
     for name, value in before.items():
         np.testing.assert_array_equal(value, after[name])
     base = engine._runnable()
-    timed = TimedExecutor(base)
+    timed = base.watched(Stopwatch(base.native))
     segment = next(step for step in engine.program.steps if isinstance(step, Segment))
     sizes = {"batch": 2, "height": 6}
     assert timed.plan(segment, sizes) is base.plan(segment, sizes)
@@ -53,7 +53,8 @@ def test_profiling_leaves_results_and_memory_alone(engine: tw.Engine) -> None:
 
 def test_a_timed_run_computes_the_same(engine: tw.Engine) -> None:
     feeds = feeds_of()
-    timed = TimedExecutor(engine._runnable())
+    base = engine._runnable()
+    timed = base.watched(Stopwatch(base.native))
     run = Run(dict(feeds), {"batch": 2, "height": 6})
     timed.execute(engine.program, run)
     expected = engine.run(feeds)

@@ -1,12 +1,12 @@
 """The native driver: one function that runs all calls of a segment.
 
-Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status)`` in it, and
-``tw_run_timed`` with a further ``ptr times``: one i64 a row, to which the row's nanoseconds are
-added.
+Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status, ptr times)``
+in it; ``times`` is null, or one i64 a row, to which the row's nanoseconds are added.
 Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the
 rows between them, writing the step number where kernels read it.
-Guarantees: stops after the first call that reports an error in the status word; one look at the
-clock a row, so that the times of all rows add up to the time of the whole.
+Guarantees: stops after the first call that reports an error in the status word. Kept times add up
+to the time of the whole, and kernels run on the same stack with and without them, because where it
+lies makes some of them slower.
 Not here: the pool (pool), filling the rows (runtime.segment).
 """
 
@@ -21,17 +21,13 @@ CALL, LOOP, END = 0, 1, 2
 
 
 def add_driver(module: Module) -> None:
-    """Defines both functions; the module also defines or imports ``tw_pool_run``."""
-    params = [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR)]
-    _add_run(module.function("tw_run", params))
-    _add_run(module.function("tw_run_timed", [*params, ("times", PTR)]))
-
-
-def _add_run(b: Builder) -> None:
+    """Defines ``tw_run``; the module also defines or imports ``tw_pool_run``."""
+    params = [("pool", PTR), ("rows", PTR), ("count", I64), ("status", PTR), ("times", PTR)]
+    b = module.function("tw_run", params)
     count = b.params["count"]
     counter = b.alloca(I64)
     b.store(index(0), counter)
-    watch = _Watch(b) if "times" in b.params else None
+    watch = _Watch(b, b.icmp("ne", b.ptrtoint(b.params["times"]), index(0)))
     with b.forever() as done:
         at = b.load(I64, counter)
         _leave_if(b, b.icmp("sge", at, count), done)
@@ -53,26 +49,28 @@ def _add_run(b: Builder) -> None:
             b.store(step, slot, 8)
             with b.when(b.icmp("slt", step, _word(b, row, STEPS))):
                 b.store(_word(b, row, TARGET), counter)
-        if watch is not None:
-            watch.charge(at)
+        watch.charge(at)
 
 
 class _Watch:
-    """Adds the time since the last look at the clock to a row."""
+    """Adds the time since the last look at the clock to a row, if times are kept."""
 
-    def __init__(self, b: Builder) -> None:
+    def __init__(self, b: Builder, is_on: Value) -> None:
         self._b = b
+        self._is_on = is_on
         self._clock = b.alloca(I64, 2)
         self._last = b.alloca(I64)
-        b.store(clock_ns(b, self._clock), self._last)
+        with b.when(is_on):
+            b.store(clock_ns(b, self._clock), self._last)
 
     def charge(self, row: Value) -> None:
         b = self._b
-        now = clock_ns(b, self._clock)
-        place = b.gep(b.params["times"], row, 8)
-        spent = b.sub(now, b.load(I64, self._last))
-        b.store(b.add(b.load(I64, place, 8), spent), place, 8)
-        b.store(now, self._last)
+        with b.when(self._is_on):
+            now = clock_ns(b, self._clock)
+            place = b.gep(b.params["times"], row, 8)
+            spent = b.sub(now, b.load(I64, self._last))
+            b.store(b.add(b.load(I64, place, 8), spent), place, 8)
+            b.store(now, self._last)
 
 
 def _call(b: Builder, row: Value) -> None:

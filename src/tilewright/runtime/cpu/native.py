@@ -39,7 +39,6 @@ class NativeCode:
         self._exports = exports
         self._pool: ThreadPool | None = None
         self._entry: Callable[..., Any] | None = None
-        self._timed_entry: Callable[..., Any] | None = None
         for key in exports:
             if key not in objects:
                 raise CorruptEngine(f"the code of kernel {key} is missing", remedy="build it again")
@@ -56,36 +55,29 @@ class NativeCode:
         except KeyError as error:
             raise CorruptEngine(f"kernel {kernel} has no function {symbol}") from error
 
-    def run(self, context: Context) -> None:
-        """Executes a context's rows."""
+    def run(self, context: Context, times: npt.NDArray[np.int64] | None = None) -> None:
+        """Executes a context's rows.
+
+        Args:
+            context: of a plan of this engine.
+            times: [rows]; the nanoseconds of each row are added to it.
+        """
         entry = self._entry
         if entry is None or self._pool is None:
             entry = self._start()
         handle = 0 if self._pool is None else self._pool.handle
         rows = context.rows
-        entry(handle, rows.ctypes.data, len(rows), context.status.ctypes.data)
-
-    def run_timed(self, context: Context, times: npt.NDArray[np.int64]) -> None:
-        """Executes a context's rows and adds each row's nanoseconds to ``times`` [rows]."""
-        if self._timed_entry is None:
-            self._timed_entry = self._load("tw_run_timed", 1)
-        handle = 0 if self._pool is None else self._pool.handle
-        rows = context.rows
-        status = context.status.ctypes.data
-        self._timed_entry(handle, rows.ctypes.data, len(rows), status, times.ctypes.data)
+        kept = 0 if times is None else times.ctypes.data
+        entry(handle, rows.ctypes.data, len(rows), context.status.ctypes.data, kept)
 
     def _start(self) -> Callable[..., Any]:
-        self._entry = self._load("tw_run", 0)
-        return self._entry
-
-    def _load(self, name: str, extra_pointers: int) -> Callable[..., Any]:
-        """A function of the driver; it takes the pool, rows, their count, the status and more."""
         pool_code, driver_code = (self._objects.get(name) for name in ("pool", "driver"))
         if pool_code is None or driver_code is None:
             raise CorruptEngine("the engine has no driver", remedy="build it again")
-        if self._pool is None:
-            self._pool = shared_pool(pool_code, self.threads)
+        self._pool = shared_pool(pool_code, self.threads)
         imports = {"tw_pool_run": self._pool.run_address}
-        driver = load_object(driver_code, (name,), imports)
-        words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-        return driver.function(name, None, *words, *(ctypes.c_void_p,) * extra_pointers)
+        driver = load_object(driver_code, ("tw_run",), imports)
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        words = (pointer, pointer, number, pointer, pointer)
+        self._entry = driver.function("tw_run", None, *words)
+        return self._entry

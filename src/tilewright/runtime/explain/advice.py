@@ -36,9 +36,9 @@ def advise(
     """
     dearest: dict[int, Intermediate] = {}
     for item in between:
-        for index in (item.producer, item.consumer):
-            if (item.price_us or 0) > ((dearest[index].price_us or 0) if index in dearest else 0):
-                dearest[index] = item
+        known = dearest.get(item.producer)
+        if (item.price_us or 0) > (0 if known is None else known.price_us or 0):
+            dearest[item.producer] = item
     findings = [_finding(kernel, dearest.get(kernel.index)) for kernel in kernels]
     steps = [_step(group) for group in _alike([found for found in findings if found is not None])]
     steps += _host_steps(host)
@@ -59,11 +59,13 @@ class _Finding:
     Attributes:
         cause: ends ``is bound by ...``.
         remedy: what would save ``saves_us``; empty where nothing would.
+        kind: equal for remedies that are alike.
     """
 
     kernel: KernelReport
     cause: str
     remedy: str
+    kind: str
     saves_us: float
 
 
@@ -73,25 +75,30 @@ def _finding(kernel: KernelReport, costly: Intermediate | None) -> _Finding | No
     near = kernel.roof_fraction is None or kernel.roof_fraction >= NEAR_ROOF
     if not near:
         saves = kernel.headroom_us or 0.0
-        return _Finding(kernel=kernel, cause=_cause(kernel), remedy=_remedy(kernel), saves_us=saves)
+        remedy = _remedy(kernel)
+        return _Finding(
+            kernel=kernel, cause=_cause(kernel), remedy=remedy, kind=remedy, saves_us=saves
+        )
     price = (costly.price_us or 0.0) if costly is not None else 0.0
     most = kernel.floor_us if kernel.time_us is None else kernel.time_us
     if costly is not None and price >= _WORTH_US:
-        other = costly.consumer if costly.producer == kernel.index else costly.producer
-        remedy = f"fusing it with #{other} (refused: {costly.reason})"
         return _Finding(
-            kernel=kernel, cause=_bound(kernel.limit), remedy=remedy, saves_us=min(price, most)
+            kernel=kernel,
+            cause=_cause(kernel),
+            remedy=f"fusing it with its reader #{costly.consumer} (refused: {costly.reason})",
+            kind=costly.reason,
+            saves_us=min(price, most),
         )
     if kernel.time_us is None:
         return None
-    return _Finding(kernel=kernel, cause=_cause(kernel), remedy="", saves_us=0.0)
+    return _Finding(kernel=kernel, cause=_cause(kernel), remedy="", kind="", saves_us=0.0)
 
 
 def _alike(findings: Sequence[_Finding]) -> list[list[_Finding]]:
     """Groups kernels of the same code with the same remedy."""
     groups: dict[tuple[str, str, str], list[_Finding]] = {}
     for number, found in enumerate(findings):
-        key = (found.kernel.code or str(number), found.kernel.limit, found.remedy)
+        key = (found.kernel.code or str(number), found.kernel.limit, found.kind)
         groups.setdefault(key, []).append(found)
     return list(groups.values())
 
@@ -126,10 +133,11 @@ def _runtime_step(profile: Profile) -> NextStep:
 
 
 def _cause(kernel: KernelReport) -> str:
-    reached = f"{kernel.roof_fraction or 0.0:.0%} of it reached"
+    if kernel.roof_fraction is None:
+        return _bound(kernel.limit)
     if _is_unvectorised(kernel):
-        return f"scalar code ({kernel.roof_fraction or 0.0:.0%} of {_bound(kernel.limit)})"
-    return f"{_bound(kernel.limit)} ({reached})"
+        return f"scalar code ({kernel.roof_fraction:.0%} of {_bound(kernel.limit)} reached)"
+    return f"{_bound(kernel.limit)} ({kernel.roof_fraction:.0%} reached)"
 
 
 def _remedy(kernel: KernelReport) -> str:
@@ -166,10 +174,12 @@ def _label(kernel: KernelReport) -> str:
 
 
 def _bound(limit: str) -> str:
-    return f"the {limit}" if limit.endswith("peak") else f"{limit} bandwidth"
+    return f"{limit[:-5]} arithmetic" if limit.endswith(" peak") else f"{limit} bandwidth"
 
 
 def _us(value: float) -> str:
+    if value >= 1000:
+        return f"{value / 1000:.2f} ms"
     return f"{value:.1f} us" if value < 100 else f"{value:.0f} us"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.core.record import Decision, Placement
 from tilewright.core.shape import Dim
 from tilewright.report.explanation import (
+    DeviceEstimate,
     Explanation,
     HostReport,
     Intermediate,
@@ -65,6 +66,7 @@ def explain(
     assumed: Sequence[str] = (),
     profile: Profile | None = None,
     floors: Floors | None = None,
+    devices: Sequence[DeviceEstimate] = (),
     warnings: Sequence[str] = (),
 ) -> Explanation:
     """Collects an explanation.
@@ -74,6 +76,7 @@ def explain(
         assumed: names among them that nobody gave.
         profile: measured times.
         floors: the device's roofs.
+        devices: what the same kernels cost elsewhere.
         warnings: what the caller wants said.
     """
     known = {**sizes, **(profile.sizes if profile is not None else {})}
@@ -107,6 +110,7 @@ def explain(
         specialised=tuple(_specialised(subject)),
         approximated=tuple(_approximated(subject)),
         next_steps=tuple(steps),
+        devices=tuple(devices),
         decisions=tuple(subject.decisions),
         warnings=(*warnings, *_warnings(kernels, floors, profile)),
     )
@@ -314,8 +318,8 @@ def _layouts(decisions: Sequence[Decision]) -> list[tuple[str, str, str]]:
 
 def _facts(subject: Subject, profile: Profile | None) -> dict[str, Any]:
     info = subject.info
-    names = ("target", "cpu", "precision", "vector_bytes", "tilewright", "llvm")
-    facts = {name: info[name] for name in names if name in info}
+    names = ("target", "cpu", "precision", "vector_bytes", "disabled", "tilewright", "llvm")
+    facts = {name: info[name] for name in names if info.get(name)}
     facts["threads"] = profile.threads if profile is not None else info.get("threads", 1)
     return facts
 
@@ -323,8 +327,8 @@ def _facts(subject: Subject, profile: Profile | None) -> dict[str, Any]:
 def _specialised(subject: Subject) -> list[str]:
     """What was fixed while building."""
     info, result = subject.info, []
-    if "cpu" in info:
-        result.append(f"code for {info['cpu']} ({info.get('vector_bytes', '?')} byte vectors)")
+    if "vector_bytes" in info:
+        result.append(f"code for {info['cpu']}, vectors of {info['vector_bytes']} bytes")
     for name, (low, high) in dict(info.get("ranges", {})).items():
         result.append(
             f"dim {name} is in {'' if low is None else low}..{'' if high is None else high}"

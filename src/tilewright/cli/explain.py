@@ -1,0 +1,112 @@
+"""``tilewright explain``: why an engine is as fast as it is, or what a model would cost."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import console
+from tilewright.cli.options import (
+    Dims,
+    Inputs,
+    Json,
+    Npz,
+    Threads,
+    available_threads,
+    parse_files,
+    parse_sizes,
+)
+from tilewright.cli.run import gather_feeds
+
+if TYPE_CHECKING:
+    from tilewright import Engine
+    from tilewright.report.explanation import Explanation
+
+
+def explain_model(
+    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Also write one page to look at.")
+    ] = None,
+    diff: Annotated[
+        Path | None, typer.Option(metavar="B.tw", help="Say what differs in this engine.")
+    ] = None,
+    board: Annotated[
+        str | None, typer.Option("--on", metavar="BOARD", help="Take the roofs of a GPU: H200.")
+    ] = None,
+    build: Annotated[
+        bool,
+        typer.Option("--build", help="Compile an ONNX file and time it; else it is estimated."),
+    ] = False,
+    inputs: Inputs = None,
+    npz: Npz = None,
+    dim: Dims = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs to time.")] = 50,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Do not measure this machine's roofs.")
+    ] = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Explain an engine: time, roofline, decisions, what would save time.
+
+    An ONNX file is not built: its bytes, operations, least times and memory are estimated.
+    """
+    files, sizes = parse_files(inputs), parse_sizes(dim)
+    if html is not None:
+        console.check_output(html)
+    is_engine = model.suffix == ".tw" or build
+    if diff is not None and not is_engine:
+        raise typer.BadParameter("--diff compares two engine files")
+
+    if not is_engine:
+        from tilewright.compiler.estimate import estimate
+
+        explanation = estimate(model, sizes=sizes, board=board, threads=threads)
+        _print(explanation, html, as_json=as_json)
+        if not as_json:
+            console.log(f"estimated; for times: tilewright explain {model} --build")
+        return
+    engine = _open(model, threads)
+    if board is None and not no_probe and engine.runs_here:
+        from tilewright.compiler.roofs import ensure_roofs
+
+        ensure_roofs(engine.threads, console.log)
+    feeds: dict[str, Any] = {}
+    if files or npz is not None:
+        feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes)
+    explanation = engine.explain(feeds, sizes=sizes, runs=runs, board=board)
+    if diff is None:
+        _print(explanation, html, as_json=as_json)
+        return
+    other = _open(diff, threads).explain(feeds, sizes=sizes, runs=runs, board=board)
+    from tilewright.runtime.explain.difference import difference
+
+    found = difference(explanation, other, (str(model), str(diff)))
+    if as_json:
+        console.write_json(found.json())
+    else:
+        console.write(found.text())
+
+
+def _open(path: Path, threads: int | None) -> "Engine":
+    """An engine for any processor; a model is compiled."""
+    import tilewright as tw
+
+    if path.suffix == ".tw":
+        return tw.load(path, threads=threads, inspect=True)
+    from tilewright.cli.progress import stages
+
+    with stages(path.name) as progress:
+        return tw.compile(path, threads=threads or available_threads(), progress=progress)
+
+
+def _print(explanation: "Explanation", html: Path | None, *, as_json: bool) -> None:
+    if html is not None:
+        with console.whole_file(html) as unfinished:
+            explanation.html(unfinished)
+        console.log(f"wrote {html}")
+    if as_json:
+        console.write_json(explanation.json())
+    else:
+        console.write(explanation.text())

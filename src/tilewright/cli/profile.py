@@ -1,0 +1,43 @@
+"""``tilewright profile``: where the time of a run goes, kernel by kernel."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import console
+from tilewright.cli.options import Dims, Inputs, Json, Npz, Threads, parse_files, parse_sizes
+from tilewright.cli.run import gather_feeds, open_engine
+
+
+def profile_model(
+    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    inputs: Inputs = None,
+    npz: Npz = None,
+    dim: Dims = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of inputs that are not given.")] = 0,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs to time.")] = 50,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.json", help="Write one run for chrome://tracing or Perfetto."),
+    ] = None,
+    most: Annotated[int, typer.Option("--top", min=1, help="How many steps to list.")] = 20,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Time every kernel of an engine inside whole runs; inputs that are not given are random."""
+    files, sizes = parse_files(inputs), parse_sizes(dim)
+    if trace is not None:
+        console.check_output(trace)
+
+    engine = open_engine(model, threads)
+    feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
+    profile = engine.profile(feeds, runs=runs)
+    if trace is not None:
+        with console.whole_file(trace) as unfinished:
+            profile.trace(unfinished)
+        console.log(f"wrote {trace}")
+    if as_json:
+        console.write_json(profile.json())
+    else:
+        console.write(profile.text(most))

@@ -1,0 +1,117 @@
+"""What a model would cost, without building it.
+
+Input -> Output: a model, sizes of its symbolic dims, a device -> ``Explanation`` without tactics
+and times: bytes, operations and the least time of each kernel, the same on every known device,
+memory as a formula.
+Guarantees: kernels are those that a build would make before it chooses layouts and tactics; nothing
+is written or run.
+Not here: explaining an engine (runtime.explain).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilewright.codegen.cpu.target import named_target
+from tilewright.compiler.compile_kernels import KernelStore, finish
+from tilewright.compiler.object_cache import ObjectCache
+from tilewright.compiler.options import make_options
+from tilewright.compiler.pipeline import Build, lower_model, read_constants
+from tilewright.compiler.placement import place
+from tilewright.graph.facade import Model
+from tilewright.kernel.access import compute_dtype
+from tilewright.kernel.canonical import canonicalize
+from tilewright.kernel.ir import Kernel
+from tilewright.kernel.text import print_kernel
+from tilewright.lower.families import LOWERINGS
+from tilewright.report.explanation import Explanation
+from tilewright.runtime.explain.collect import Subject, constant_sizes, explain, footprint_bytes
+from tilewright.runtime.explain.devices import device_estimates
+from tilewright.runtime.explain.of_engine import device_floors, settled_sizes
+from tilewright.runtime.program import KernelCall
+
+
+class _Uncompiled(KernelStore):
+    """Makes calls that say what a kernel does, without code."""
+
+    def call(self, kernel: Kernel) -> KernelCall:
+        """The call; equal kernels have equal keys."""
+        canonical = canonicalize(kernel).kernel
+        work = self.work_of(kernel)
+        buffers = tuple(buffer.name for buffer in kernel.buffers)
+        return KernelCall(
+            kernel=hashlib.sha256(print_kernel(canonical).encode()).hexdigest()[:32],
+            name=kernel.name,
+            sources=kernel.sources,
+            buffers=buffers,
+            dims=(),
+            stages=(),
+            traffic=tuple(work.traffic[name] for name in buffers),
+            flops=work.flops,
+            dtype=compute_dtype(kernel).name,
+        )
+
+
+def estimate(
+    model: Any,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    board: str | None = None,
+    threads: int | None = None,
+    dims: Mapping[str, Any] | None = None,
+    example_inputs: Any = None,
+) -> Explanation:
+    """Estimates a model.
+
+    Args:
+        model: as for ``compile``.
+        sizes: of symbolic dims; those that are missing are assumed, and the result names them.
+        board: a GPU of the tables; None is this machine, by its measured roofs.
+        threads: of a run on this machine; None is the number of cores.
+        dims: ranges of symbolic dims.
+        example_inputs: of a torch module.
+
+    Raises:
+        UserError: the model, a size or the board is no good.
+    """
+    options = make_options(
+        target="cpu", cpu=None, precision="fp32", threads=threads, dims=dims, require=None
+    )
+    build = Build(options=options, cache=ObjectCache(None))
+    imported = Model.load(
+        model,
+        build.log,
+        example_inputs=example_inputs,
+        known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
+    )
+    builder, draft = lower_model(imported, build)
+    target = named_target("host")
+    program = finish(draft, _Uncompiled(target, build.log))
+    subject = Subject(
+        title=Path(imported.name).name,
+        program=program,
+        constants=constant_sizes(read_constants(program, builder)),
+        decisions=tuple(build.log.entries),
+        placements=place(imported.origins(), program, build.log.entries, builder.became),
+        info={
+            "cpu": target.name,
+            "precision": options.precision,
+            "threads": options.threads,
+            "ranges": dict(options.ranges),
+            "summary": {"interpreted": build.interpreted},
+        },
+        is_built=False,
+    )
+    known, assumed = settled_sizes(subject, sizes or {}, options.ranges)
+    footprint = footprint_bytes(subject, known)
+    floors = device_floors(board, target.name, options.threads, footprint)
+    return explain(
+        subject,
+        sizes=known,
+        assumed=assumed,
+        floors=floors,
+        devices=device_estimates(subject, known, footprint),
+    )

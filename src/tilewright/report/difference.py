@@ -1,0 +1,108 @@
+"""What differs between two engines, and what it costs.
+
+Input -> Output: ``Difference`` -> text lines, JSON values.
+Not here: comparing (runtime.explain.difference).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.core.record import Decision
+from tilewright.report.explanation import KernelReport
+from tilewright.report.explanation_text import nodes_text, us_text
+
+SCHEMA = "tilewright.difference/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedKernels:
+    """Kernels that compute the same nodes in both engines, in different ways.
+
+    Attributes:
+        nodes: source nodes that they compute together.
+        before, after: the kernels.
+        what: what changed.
+        cost_us: time after less time before; None where one was not measured.
+    """
+
+    nodes: tuple[str, ...]
+    before: tuple[KernelReport, ...]
+    after: tuple[KernelReport, ...]
+    what: str
+    cost_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDecision:
+    """The first decision at which two builds part; None where one had no more decisions."""
+
+    number: int
+    before: Decision | None
+    after: Decision | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Two engines, the second compared with the first.
+
+    Attributes:
+        before, after: their names.
+        before_us, after_us: measured time of a run.
+        facts: (name, before, after) of options and versions that differ.
+        kernels: changed ones, the greatest change of time first.
+        num_same: kernels of equal code on equal nodes.
+        decision: the first that differs; None where none does.
+    """
+
+    before: str
+    after: str
+    before_us: float | None
+    after_us: float | None
+    facts: tuple[tuple[str, str, str], ...]
+    kernels: tuple[ChangedKernels, ...]
+    num_same: int
+    decision: FirstDecision | None
+
+    def text(self, most: int = 10) -> str:
+        """Lines for a terminal."""
+        return difference_text(self, most)
+
+    def json(self) -> dict[str, Any]:
+        """JSON values (see docs/explain.md)."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def difference_text(difference: Difference, most: int = 10) -> str:
+    """See ``Difference.text``."""
+    lines = [f"{difference.after} against {difference.before}"]
+    if difference.before_us and difference.after_us:
+        change = difference.after_us / difference.before_us - 1
+        times = f"{us_text(difference.before_us)} -> {us_text(difference.after_us)}"
+        lines.append(f"time {times} ({change:+.1%})")
+    lines += [f"{name}: {old} -> {new}" for name, old, new in difference.facts]
+    changed = len(difference.kernels)
+    lines.append(f"{difference.num_same} kernels are the same, {changed} changed")
+    for number, item in enumerate(difference.kernels[:most], start=1):
+        cost = "not timed" if item.cost_us is None else f"{item.cost_us:+.1f} us"
+        shown = item.after or item.before
+        lines.append(f"{number}. {nodes_text(shown[0])}: {cost}")
+        lines.append(f"     {item.what}")
+    if changed > most:
+        lines.append(f"   and {changed - most} more")
+    if difference.decision is not None:
+        lines.append(f"first decision that differs (number {difference.decision.number}):")
+        lines.append(f"  before: {_decision(difference.decision.before)}")
+        lines.append(f"  after:  {_decision(difference.decision.after)}")
+    elif not difference.kernels:
+        lines.append("all decisions are the same")
+    return "\n".join(lines)
+
+
+def _decision(decision: Decision | None) -> str:
+    if decision is None:
+        return "none"
+    rejected = "; ".join(f"{option}: {reason}" for option, reason in decision.rejected)
+    end = f" (not {rejected})" if rejected else ""
+    return f"[{decision.stage}] {decision.subject}: {decision.chosen}{end}"
