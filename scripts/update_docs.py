@@ -1,6 +1,6 @@
 """Fills the table of results in README.md: ``python scripts/update_docs.py [--check]``.
 
-Input: ``bench/results/*.json``, each what ``tilewright bench --json`` printed.
+Input: ``bench/results/bench_*.json``, each what ``tilewright bench --json`` printed.
 Output: the text between the markers ``bench:begin`` and ``bench:end``; with ``--check`` nothing is
 written, and the exit code is 1 where README.md says anything else.
 """
@@ -53,7 +53,7 @@ def filled(text: str, content: str) -> str:
 def load_results(folder: Path) -> list[Mapping[str, Any]]:
     """Returns all comparisons of all files of a folder."""
     found: list[Mapping[str, Any]] = []
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.glob("bench_*.json")):
         found += json.loads(file.read_text(encoding="utf-8"))
     return found
 

@@ -178,7 +178,7 @@ class Engine:
             return value
         base = value if value.base is None else value.base
         shared = base is not value and not isinstance(base, np.ndarray)
-        constant = any(value is array or base is array for array in self._parts.constants.values())
+        constant = not self._runnable().constant_ids.isdisjoint((id(value), id(base)))
         if shared or constant or any(np.may_share_memory(value, other) for other in owned):
             value = value.copy()
         owned.append(value)

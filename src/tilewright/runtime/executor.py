@@ -74,7 +74,12 @@ class Executor:
     """
 
     def __init__(self, constants: Mapping[str, Array], native: NativeCode) -> None:
-        self.constants = constants
+        # Plans keep the addresses of constants, so they are row-major from the start.
+        self.constants = {
+            name: array if array.flags.c_contiguous else array.copy(order="C")
+            for name, array in constants.items()
+        }
+        self.constant_ids = frozenset(id(array) for array in self.constants.values())
         self.native = native
         self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
@@ -146,7 +151,7 @@ class Executor:
             if found is not None:
                 self._plans.move_to_end(key)
                 return found
-        made = SegmentPlan(segment, dict(symbols), self.native.address)
+        made = SegmentPlan(segment, dict(symbols), self.native.address, self.constants)
         with self._lock:
             found = self._plans.setdefault(key, made)
             while len(self._plans) > max(MAX_PLANS, 4 * len(self._symbols)):
@@ -155,7 +160,7 @@ class Executor:
 
     def _segment(self, segment: Segment, run: Run) -> None:
         plan = self.plan(segment, run.symbols)
-        arrays = [self._input(run, spec) for spec in segment.inputs]
+        arrays = [self._input(run, spec) for spec in plan.inputs]
         for spec, shape in zip(segment.outputs, plan.output_shapes, strict=True):
             made = empty(shape, spec.dtype.numpy, f"the value {spec.name}")
             run.values[spec.name] = made

@@ -27,9 +27,8 @@ HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
 ROW_WORDS = 8
 CALL, LOOP, END = 0, 1, 2
-# A stage is split over threads when each part costs at least this many scalar operations (about 4
-# us).
-MIN_PARALLEL_COST = 40_000
+# A stage is split over threads when each part costs at least this many operations (4-5 us).
+MIN_PARALLEL_COST = 500_000
 
 Words = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -51,6 +50,7 @@ class SegmentPlan:
     Attributes:
         lifetimes: of the buffers in the arena; ``offsets`` says where they lie.
         arena_bytes: size of the arena of one context.
+        inputs: what ``bind`` expects before the outputs; the addresses of constants are fixed.
         output_shapes: shape of each output.
     """
 
@@ -59,14 +59,17 @@ class SegmentPlan:
         segment: Segment,
         sizes: Mapping[str, int],
         address: Callable[[str, str], int],
+        constants: Mapping[str, Array] | None = None,
     ) -> None:
         self.segment = segment
+        self._constants = constants or {}
         self._sizes = sizes
         self._address = address
         self.output_shapes = [
             tuple(dim.evaluate(sizes) for dim in spec.shape or ()) for spec in segment.outputs
         ]
-        self._external = [spec.name for spec in (*segment.inputs, *segment.outputs)]
+        self.inputs = [spec for spec in segment.inputs if spec.name not in self._constants]
+        self._external = [spec.name for spec in (*self.inputs, *segment.outputs)]
         self.lifetimes = self._lifetimes()
         self.offsets, self.arena_bytes = plan(self.lifetimes)
         self._patches: list[tuple[int, int]] = []
@@ -107,6 +110,8 @@ class SegmentPlan:
                 if root in self.offsets:
                     self._arena_slots.append(len(words))
                     words.append(self.offsets[root])
+                elif root in self._constants:
+                    words.append(self._constants[root].ctypes.data)
                 else:
                     self._patches.append((len(words), self._external.index(root)))
                     words.append(0)
@@ -158,16 +163,11 @@ class SegmentPlan:
         return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
 
     def bind(self, context: Context, arrays: list[Array]) -> None:
-        """Writes the addresses of inputs and outputs (in the segment's order) into the table."""
+        """Writes the addresses of ``inputs`` and the outputs into the table."""
         addresses = [array.ctypes.data for array in arrays]
         table = context.table
         for slot, number in self._patches:
             table[slot] = addresses[number]
-
-    @property
-    def external(self) -> list[str]:
-        """Names of the arrays that ``bind`` expects, in order."""
-        return self._external
 
 
 def num_rows(call: KernelCall) -> int:
