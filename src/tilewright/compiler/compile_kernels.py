@@ -78,9 +78,15 @@ class KernelStore:
                     self.count(inner)
 
     def work_of(self, kernel: Kernel) -> Counts:
-        """Counts of a kernel; packed constants are counted as they are packed."""
+        """Counts of a kernel as it was before layouts, which only add padding to it.
+
+        Packed constants are counted as they are packed; a part of an algorithm with fewer
+        operations (Winograd) by itself.
+        """
         laid_out = count(kernel)
         before = self.work.get(kernel.outputs[0].name, laid_out)
+        if any(factor < 0 for _, factor in (laid_out.flops - before.flops).terms):
+            return laid_out
         return replace(before, traffic={**laid_out.traffic, **before.traffic})
 
     def call(self, kernel: Kernel) -> KernelCall:

@@ -111,7 +111,7 @@ def _elsewhere(e: Explanation) -> list[str]:
     users = Counter(node for k in e.kernels for node in dict.fromkeys(k.nodes))
     again = sum(count > 1 for count in users.values())
     if again:
-        lines.append(f"  {again:>4} of them are computed in several kernels rather than stored")
+        lines.append(f"  {again:>4} of them have parts in several kernels, or are computed again")
     lines += [f"  {count:>4} {place} by {by}" for (place, by), count in sorted(counts.items())]
     lines += [f"  interpreted: {node} ({op}): {reason}" for node, op, reason in e.interpreted]
     return lines

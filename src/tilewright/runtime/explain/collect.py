@@ -344,16 +344,20 @@ def _specialised(subject: Subject) -> list[str]:
     return result
 
 
-_APPROXIMATING = ("fold_batch_normalization", "fold_scale", "winograd", "approximate")
+_ROUNDING = {
+    "fold_batch_normalization": "folded into weights, which are rounded once more",
+    "fold_scale": "folded into weights, which are rounded once more",
+    "winograd": "convolutions by Winograd's algorithm, whose error is larger",
+}
 
 
 def _approximated(subject: Subject) -> list[str]:
     """Where results may differ from the model's own arithmetic."""
     result = []
-    for stage in _APPROXIMATING:
-        count = sum(d.stage == stage and d.chosen != "kept" for d in subject.decisions)
-        if count:
-            result.append(f"{stage}: {count} times; weights are rounded once more")
+    for stage, what in _ROUNDING.items():
+        done = [d for d in subject.decisions if d.stage == stage and not d.rejected]
+        if done:
+            result.append(f"{stage}: {len(done)} {what}")
     summary = subject.info.get("summary", {})
     if summary.get("verification"):
         result.append(str(summary["verification"]))
