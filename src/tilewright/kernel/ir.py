@@ -470,16 +470,14 @@ def _fold(op: str, left: int, right: int) -> Expr | None:
 def walk(*roots: Expr) -> list[Expr]:
     """Every distinct sub-expression, operands before users."""
     seen: dict[int, Expr] = {}
-    stack = [(root, False) for root in reversed(roots)]
+    stack = list(reversed(roots))
     while stack:
-        node, ready = stack.pop()
-        if id(node) in seen:
-            continue
-        if ready:
-            seen[id(node)] = node
+        node = stack[-1]
+        missing = [child for child in node.children if id(child) not in seen]
+        if missing:
+            stack += reversed(missing)
         else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(node.children))
+            seen[id(node)] = stack.pop()
     return list(seen.values())
 
 
@@ -515,6 +513,8 @@ def transform(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 
 def substitute(root: Expr, axes: Mapping[str, Expr]) -> Expr:
     """Replaces axis indices; bound reduction axes are renamed first, so nothing is captured."""
+    if all(isinstance(new, AxisVar) and new.name == name for name, new in axes.items()):
+        return root
     done: dict[int, Expr] = {}
     for node in walk(root):
         if not node.free_axes & axes.keys() and not isinstance(node, Reduce):
