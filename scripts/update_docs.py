@@ -1,8 +1,9 @@
-"""Fills the table of results in README.md: ``python scripts/update_docs.py [--check]``.
+"""Fills the tables of measured results in the pages: ``python scripts/update_docs.py [--check]``.
 
-Input: ``bench/results/bench_*.json``, each what ``tilewright bench --json`` printed.
-Output: the text between the markers ``bench:begin`` and ``bench:end``; with ``--check`` nothing is
-written, and the exit code is 1 where README.md says anything else.
+Input: ``bench/results/bench_*.json``, each what ``tilewright bench --json`` printed, and
+``docs/conformance.json``.
+Output: the text between the markers ``bench:`` and ``conformance:``, ``begin`` and ``end``; with
+``--check`` nothing is written, and the exit code is 1 where a page says anything else.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
+CASES_BEGIN, CASES_END = "<!-- conformance:begin -->\n", "<!-- conformance:end -->"
+CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "wrong")
 HEAD = (
     "| model | threads | Tilewright, median ms | against | ratio of medians | ratio of minima |",
     "|---|---|---|---|---|---|",
@@ -40,13 +43,23 @@ def table(comparisons: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join([*HEAD, *rows, "", *(f"On {note}." for note in sorted(footnotes))]) + "\n"
 
 
-def filled(text: str, content: str) -> str:
+def case_table(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Returns the counts of conformance cases as a Markdown table."""
+    names = ("passed", "of them without interpretation")
+    head = ("set", "cases", *names, *CASE_COLUMNS[3:])
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for kind, row in counts.items():
+        lines.append(f"| {kind} | {' | '.join(str(row.get(name, 0)) for name in CASE_COLUMNS)} |")
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
     """Returns a page with the content between its markers.
 
     Raises:
         ValueError: the page has no markers.
     """
-    start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
+    start, stop = text.index(begin) + len(begin), text.index(end)
     return text[:start] + content + text[stop:]
 
 
@@ -58,16 +71,27 @@ def load_results(folder: Path) -> list[Mapping[str, Any]]:
     return found
 
 
+def pages() -> dict[Path, str]:
+    """Returns what each page must say."""
+    counts = json.loads((ROOT / "docs" / "conformance.json").read_text(encoding="utf-8"))
+    wanted: dict[Path, str] = {}
+    for name in ("README.md", "docs/lowering.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        if BEGIN in text:
+            text = filled(text, table(load_results(ROOT / "bench" / "results")))
+        wanted[ROOT / name] = filled(text, case_table(counts), CASES_BEGIN, CASES_END)
+    return wanted
+
+
 def main() -> int:
-    """Updates or checks README.md and returns the exit code."""
-    page = ROOT / "README.md"
-    text = page.read_text(encoding="utf-8")
-    wanted = filled(text, table(load_results(ROOT / "bench" / "results")))
+    """Updates or checks the pages and returns the exit code."""
+    stale = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv[1:]:
-        if text != wanted:
-            print("README.md is out of date: run scripts/update_docs.py", file=sys.stderr)
-        return int(text != wanted)
-    page.write_text(wanted, encoding="utf-8")
+        for page in stale:
+            print(f"{page.name} is out of date: run scripts/update_docs.py", file=sys.stderr)
+        return int(bool(stale))
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -50,13 +50,18 @@ def test_only_what_is_between_the_markers_changes() -> None:
 def test_check_refuses_a_page_that_is_out_of_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "conformance.json").write_text('{"node": {"cases": 3, "passed": 2}}')
+    markers = f"{update_docs.CASES_BEGIN}{update_docs.CASES_END}\n"
+    for name in ("README.md", "docs/lowering.md"):
+        (tmp_path / name).write_text(f"{update_docs.BEGIN}made up\n{update_docs.END}\n{markers}")
     page = tmp_path / "README.md"
-    page.write_text(f"{update_docs.BEGIN}made up\n{update_docs.END}\n", encoding="utf-8")
     monkeypatch.setattr(update_docs, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
     assert update_docs.main() == 1
     assert "made up" in page.read_text(encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["update_docs.py"])
     assert update_docs.main() == 0
+    assert "| node | 3 | 2 | 0 |" in page.read_text(encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
     assert update_docs.main() == 0
