@@ -1,12 +1,15 @@
-"""Options of ``tilewright.compile``, checked and hashed.
+"""Options of ``tilewright.compile``, checked.
 
 Input -> Output: what a caller passes -> a frozen ``CompileOptions``.
-Guarantees: an unknown or contradictory option is a ``BadOption``; every option that changes the
-engine is in ``key``.
+Guarantees: an unknown, misspelt or contradictory option is a ``BadOption`` that says what is
+allowed; nothing is ignored.
+Not here: whether contracts hold (compiler.contracts).
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +41,8 @@ class Require:
 
     @staticmethod
     def of(value: Require | Iterable[str] | Mapping[str, Any] | None) -> Require:
-        """Reads ``["compiled", "max_error=1e-5"]``, a mapping or a ``Require``.
+        """Reads ``["compiled", "max_error=1e-5"]``, ``"compiled,device=cpu"``, a mapping or a
+        ``Require``.
 
         Raises:
             BadOption: an unknown contract or value.
@@ -46,8 +50,9 @@ class Require:
         if isinstance(value, Require):
             return value
         fields: dict[str, Any] = {}
-        items = value.items() if isinstance(value, Mapping) else _pairs(value or ())
-        for name, setting in items:
+        for name, setting in _settings(value):
+            if name in fields:
+                raise BadOption(f"contract {name} is given twice", remedy="give it once")
             if name in ("compiled", "deterministic"):
                 fields[name] = _flag(name, setting)
             elif name == "max_error":
@@ -65,10 +70,14 @@ class Require:
         return Require(**fields)
 
 
-def _pairs(items: Iterable[str]) -> list[tuple[str, str]]:
-    return [
-        (name.strip(), text.strip()) for name, _, text in (str(i).partition("=") for i in items)
-    ]
+def _settings(value: Iterable[str] | Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    items = value.split(",") if isinstance(value, str) else value or ()
+    if not isinstance(items, Iterable):
+        raise BadOption(f"require={value!r}", remedy='for example require=["compiled"]')
+    pairs = (str(item).partition("=") for item in items)
+    return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -105,7 +114,7 @@ def _number(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise BadOption(f"max_error={value!r} is no number", remedy="for example 1e-5") from error
-    if not number > 0:
+    if not 0 < number < math.inf:
         raise BadOption(f"max_error={value!r}", remedy="use a positive number")
     return number
 
@@ -153,9 +162,11 @@ def make_options(
         raise BadTarget(f"unknown target {target!r}", remedy="use cpu")
     if precision != "fp32":
         raise BadOption(f"unknown precision {precision!r}", remedy="use fp32")
-    count = len(os.sched_getaffinity(0)) if threads is None else threads
-    if isinstance(count, bool) or not 1 <= int(count) <= 1024:
-        raise BadOption(f"threads is {count!r}", remedy="use 1 .. 1024")
+    count = len(os.sched_getaffinity(0)) if threads is None else _whole(threads)
+    if count is None or not 1 <= count <= 1024:
+        raise BadOption(f"threads is {threads!r}", remedy="use 1 .. 1024")
+    if not isinstance(dims or {}, Mapping):
+        raise BadOption(f"dims is {dims!r}", remedy='for example dims={"batch": (1, 8)}')
     ranges = {str(name): _range(str(name), value) for name, value in (dims or {}).items()}
     return CompileOptions(
         target=target,
@@ -181,10 +192,27 @@ def _disabled(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _range(name: str, value: Any) -> Range:
-    low, high = (value, value) if isinstance(value, int) else tuple(value)
-    for bound in (low, high):
-        if bound is not None and (not isinstance(bound, int) or bound < 0):
-            raise BadOption(f"range of {name}: {value!r}", remedy="use (lowest, highest)")
+    """A size, or (lowest, highest) with None for an open end."""
+    size = _whole(value)
+    ends = (size, size) if size is not None else value
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        raise BadOption(f"range of {name}: {value!r}", remedy="use (lowest, highest) or one size")
+    low, high = (None if end is None else _whole(end) for end in ends)
+    wrong = [
+        end for end, read in zip(ends, (low, high), strict=True) if (end is None) != (read is None)
+    ]
+    if wrong or (low or 0) < 0 or (high or 0) < 0:
+        raise BadOption(f"range of {name}: {value!r}", remedy="use whole numbers of at least 0")
     if low is not None and high is not None and low > high:
         raise BadOption(f"range of {name}: {low} is above {high}", remedy="swap them")
     return low, high
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number (NumPy's too, no bool), or None."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
