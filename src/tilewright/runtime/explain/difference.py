@@ -111,9 +111,11 @@ def _facts(before: Mapping[str, object], after: Mapping[str, object]) -> list[tu
 
 
 def _first_decision(before: Sequence[Decision], after: Sequence[Decision]) -> FirstDecision | None:
-    for number in range(max(len(before), len(after))):
-        old = before[number] if number < len(before) else None
-        new = after[number] if number < len(after) else None
-        if old != new:
-            return FirstDecision(number=number, before=old, after=new)
+    """The first that chose otherwise; where all chose the same, the first with other reasons."""
+    for view in (lambda d: (d.stage, d.subject, d.chosen), lambda d: d):
+        for number in range(max(len(before), len(after))):
+            old = before[number] if number < len(before) else None
+            new = after[number] if number < len(after) else None
+            if old is None or new is None or view(old) != view(new):
+                return FirstDecision(number=number, before=old, after=new)
     return None

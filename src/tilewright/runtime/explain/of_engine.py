@@ -80,7 +80,9 @@ def explain_engine(
     if profile is not None:
         known = {**known, **profile.sizes}
     footprint = footprint_bytes(subject, known)
-    floors = device_floors(board, str(parts.info.get("cpu", "")), threads, footprint)
+    floors = None
+    if board is not None or measure is not None:
+        floors = device_floors(board, str(parts.info.get("cpu", "")), threads, footprint)
     return explain(
         subject, sizes=known, assumed=assumed, profile=profile, floors=floors, warnings=warnings
     )

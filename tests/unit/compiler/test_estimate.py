@@ -1,0 +1,76 @@
+"""Estimates: the same work as in the engine, nothing built, every device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.compiler import object_cache
+from tilewright.compiler.estimate import estimate
+from tilewright.core.errors import BadOption, BadTarget
+from tilewright.hw.tables.boards import BOARDS
+from unit.compiler.models import compiled, feeds_of, network
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_work_is_that_of_the_engine() -> None:
+    found = estimate(network(), sizes={"batch": 2, "height": 6})
+    built = compiled(network(), verify=False, disable=["layout", "pack", "winograd"])
+    engine = built.explain(feeds_of(), runs=1)
+    assert [(k.nodes, k.flops, k.num_bytes) for k in found.kernels] == [
+        (k.nodes, k.flops, k.num_bytes) for k in engine.kernels
+    ]
+    assert found.memory.weight_bytes == engine.memory.weight_bytes
+    assert found.memory.live_bytes_formula == engine.memory.live_bytes_formula
+    assert [p.node for p in found.placements] == [p.node for p in engine.placements]
+
+
+def test_nothing_is_built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("something was compiled")
+
+    monkeypatch.setattr(object_cache, "compile_module", refuse)
+    found = estimate(network())
+    assert not found.is_built
+    assert found.end_to_end_us is None
+    assert all(k.time_us is None and k.tactic == "" for k in found.kernels)
+    assert not cache.exists()
+
+
+def test_sizes_that_nobody_gave_are_named() -> None:
+    found = estimate(network(), sizes={"batch": 4})
+    assert found.sizes["batch"] == 4
+    assert found.assumed == ("height",)
+    assert "assumed: height" in found.text()
+    with pytest.raises(BadOption, match="no input has a dim"):
+        estimate(network(), sizes={"depth": 1})
+
+
+def test_memory_is_a_formula_of_the_dims() -> None:
+    formula = estimate(network()).memory.live_bytes_formula
+    assert "batch" in formula
+    assert "height" in formula
+
+
+def test_every_device_of_the_tables_has_a_floor() -> None:
+    found = estimate(network(), sizes={"batch": 8, "height": 64})
+    assert [device.device for device in found.devices] == [board.name for board in BOARDS]
+    assert all(device.floor_us > 0 and device.limit for device in found.devices)
+    floors = {device.device: device.floor_us for device in found.devices}
+    assert floors["H200"] < floors["T4"]
+
+
+def test_a_board_can_be_the_device() -> None:
+    found = estimate(network(), board="L40S")
+    assert found.roofs is not None
+    assert found.roofs.device == "L40S"
+    total = next(device for device in found.devices if device.device == "L40S")
+    assert found.floor_us == pytest.approx(total.floor_us)
+    with pytest.raises(BadTarget):
+        estimate(network(), board="B2000")

@@ -1,0 +1,111 @@
+"""Differences of engines: what changed, what it costs, which decision was the first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+import tilewright as tw
+from tilewright.core.record import Decision
+from tilewright.report.explanation import Explanation
+from tilewright.runtime.explain.difference import difference
+from unit.compiler.models import compiled, feeds_of, network, normal
+from unit.graph.models import model_of, node, tensor_info
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+
+def one_product() -> onnx.ModelProto:
+    """A product between two elementwise kernels, large enough that scalar code is slow."""
+    nodes = [
+        node("Softmax", ["x"], ["s"], name="before", axis=-1),
+        node("MatMul", ["s", "w"], ["p"], name="product"),
+        node("Softmax", ["p"], ["y"], name="after", axis=-1),
+    ]
+    return model_of(
+        nodes,
+        inputs=[tensor_info("x", (64, 256))],
+        weights={"w": normal(256, 256)},
+        opset=21,
+    )
+
+
+def explained(engine: tw.Engine) -> Explanation:
+    return engine.explain({"x": normal(64, 256)}, runs=3)
+
+
+def test_an_engine_does_not_differ_from_itself() -> None:
+    engine = compiled(network(), verify=False)
+    first, second = (engine.explain(feeds_of(), runs=1) for _ in range(2))
+    found = difference(first, second)
+    assert found.kernels == ()
+    assert found.decision is None
+    assert found.facts == ()
+    assert found.num_same == len(first.kernels)
+    assert "all decisions are the same" in found.text()
+
+
+def test_a_disabled_tactic_names_its_kernel_first() -> None:
+    before = explained(compiled(one_product(), verify=False))
+    after = explained(compiled(one_product(), verify=False, disable=["contraction"]))
+    found = difference(before, after, ("a.tw", "b.tw"))
+    assert found.kernels[0].nodes == ("product",)
+    assert "contraction ->" in found.kernels[0].what
+    assert found.kernels[0].cost_us is not None
+    assert found.num_same == len(before.kernels) - len(found.kernels)
+    assert found.decision is not None
+    assert found.decision.before is not None
+    assert found.decision.after is not None
+    assert found.decision.before.subject == found.decision.after.subject == "product"
+    assert ("contraction", "disabled by an option") in found.decision.after.rejected
+    assert any(name == "disabled" for name, _, _ in found.facts)
+    lines = found.text().splitlines()
+    assert lines[0] == "b.tw against a.tw"
+    assert any(line.startswith("1. product:") for line in lines)
+
+
+def test_the_greatest_change_comes_first() -> None:
+    base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    slower = [
+        replace(kernel, code=f"other {kernel.index}", time_us=(kernel.time_us or 0) + 10.0 * n)
+        for n, kernel in enumerate(base.kernels)
+    ]
+    found = difference(base, replace(base, kernels=tuple(slower)))
+    costs = [item.cost_us for item in found.kernels]
+    assert costs == sorted(costs, key=lambda cost: -(cost or 0))
+    assert found.kernels[0].nodes == base.kernels[-1].nodes
+
+
+def test_kernels_that_were_joined_are_one_group() -> None:
+    base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    first, second, *rest = base.kernels
+    joined = replace(first, code="joined", nodes=(*first.nodes, *second.nodes), time_us=1.0)
+    found = difference(base, replace(base, kernels=(joined, *rest)))
+    (changed,) = found.kernels
+    assert changed.nodes == (*first.nodes, *second.nodes)
+    assert "2 kernels became 1" in changed.what
+    assert changed.cost_us == pytest.approx(1.0 - (first.time_us or 0) - (second.time_us or 0))
+
+
+def test_without_times_there_is_no_cost() -> None:
+    base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    untimed = replace(base.kernels[0], code="other", time_us=None)
+    found = difference(base, replace(base, kernels=(untimed, *base.kernels[1:])))
+    assert found.kernels[0].cost_us is None
+    assert "not timed" in found.text()
+
+
+def test_the_first_decision_may_be_missing_on_one_side() -> None:
+    base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    more = (*base.decisions, Decision(stage="extra", subject="s", chosen="c"))
+    found = difference(base, replace(base, decisions=more))
+    assert found.decision is not None
+    assert found.decision.number == len(base.decisions)
+    assert found.decision.before is None
+    assert "after:  [extra] s: c" in found.text()

@@ -1,0 +1,116 @@
+"""Bounds: which level a byte must come from, which resource limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.hw.lookup import find_board
+from tilewright.hw.roofs import Level, Roofs, store_measured
+from tilewright.runtime.explain.floors import Floors, Traffic, board_floors, cpu_floors
+
+ROOFS = Roofs(
+    device="test",
+    threads=1,
+    peaks_flops={"float32": 100e9, "int8": 400e9},
+    levels=(
+        Level(name="L1", bytes_per_s=100e9),
+        Level(name="L2", bytes_per_s=50e9),
+        Level(name="DRAM", bytes_per_s=10e9),
+    ),
+    source="measured by hand",
+)
+NEARER = {"L1": 0.0, "L2": 1e3, "DRAM": 1e6}
+
+
+def floors(footprint: float = 0.0) -> Floors:
+    return Floors(roofs=ROOFS, nearer_bytes=NEARER, footprint_bytes=footprint)
+
+
+def traffic(weights: float = 0, reads: float = 0, writes: float = 0) -> Traffic:
+    return Traffic(weights=weights, reads=reads, writes=writes)
+
+
+def test_arithmetic_limits_where_it_takes_longest() -> None:
+    found = floors().bound(1e9, "float32", traffic(reads=1000))
+    assert found is not None
+    assert found.limit == "float32 peak"
+    assert found.time_s == pytest.approx(0.01)
+
+
+def test_what_fits_a_cache_may_have_stayed_there() -> None:
+    found = floors().bound(0, "float32", traffic(reads=900, writes=900))
+    assert found is not None
+    assert dict(found.times_s) == {"L1": pytest.approx(1800 / 100e9)}
+
+
+def test_what_exceeds_the_caches_crosses_the_next_level() -> None:
+    found = floors().bound(0, "float32", traffic(reads=5e6, writes=2e3))
+    assert found is not None
+    assert found.times_s["L2"] == pytest.approx((5e6 - 1e3 + 1e3) / 50e9)
+    assert found.times_s["DRAM"] == pytest.approx(4e6 / 10e9)
+    assert found.limit == "DRAM"
+
+
+def test_weights_come_from_where_the_whole_run_does_not_fit() -> None:
+    inside = floors(footprint=1e6).bound(0, "float32", traffic(weights=1e5))
+    outside = floors(footprint=4e6).bound(0, "float32", traffic(weights=1e5))
+    assert inside is not None
+    assert outside is not None
+    assert "DRAM" not in inside.times_s
+    assert outside.times_s["DRAM"] == pytest.approx(0.75 * 1e5 / 10e9)
+
+
+def test_a_type_without_a_peak_is_bound_by_memory_alone() -> None:
+    found = floors().bound(1e12, "int64", traffic(reads=10))
+    assert found is not None
+    assert found.limit == "L1"
+    assert floors().bound(1e12, "int64", traffic()) is None
+
+
+def test_narrow_floats_count_as_float32_on_a_cpu() -> None:
+    found = floors().bound(1e9, "bfloat16", traffic())
+    assert found is not None
+    assert found.limit == "float32 peak"
+
+
+def test_the_price_of_a_move_is_that_of_the_level_that_holds_it() -> None:
+    assert floors().move_us(500) == pytest.approx(500 / 100e9 * 1e6)
+    assert floors().move_us(1e5) == pytest.approx(1e5 / 50e9 * 1e6)
+    assert floors().move_us(1e7) == pytest.approx(1e7 / 10e9 * 1e6)
+
+
+def test_a_board_has_its_documents_roofs() -> None:
+    found = board_floors(find_board("H200"), 1e9)
+    assert [level.name for level in found.model.levels] == ["DRAM"]
+    assert not found.model.is_measured
+    bound = found.bound(1e9, "bfloat16", traffic(reads=1e6))
+    assert bound is not None
+    assert bound.limit == "bfloat16 peak"
+
+
+def test_measured_roofs_are_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    store_measured([ROOFS])
+    found = cpu_floors("znver4", 1, 0.0)
+    assert found is not None
+    assert found.model.is_measured
+    assert found.threads_note == ""
+    unknown = cpu_floors("no-such-processor", 1, 0.0)
+    assert unknown is not None
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
+    assert cpu_floors("no-such-processor", 1, 0.0) is None
+
+
+def test_the_tables_need_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.runtime.explain import floors as module
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "_MAX_CLOCK", tmp_path / "clock")
+    assert cpu_floors("znver4", 2, 0.0) is None
+    (tmp_path / "clock").write_text("4000000\n")
+    found = cpu_floors("znver4", 2, 0.0)
+    assert found is not None
+    assert "tables at 4.00 GHz" in found.roofs.source
+    assert found.roofs.peaks_flops["float32"] == pytest.approx(32 * 4e9 * 2)
