@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,14 @@ from pathlib import Path
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.compile_worker import CANNOT_WRITE
-from tilewright.core.errors import CacheError, InternalError
+from tilewright.core.errors import CacheError, InternalError, OutOfMemory
 
 Progress = Callable[[str, int, int], None]
 _MIN_MODULES_FOR_WORKERS = 12
 _HASH_BYTES = 32
+_KEPT = frozenset(
+    "PATH HOME PYTHONHOME TMPDIR TEMP TMP LANG LC_ALL LD_LIBRARY_PATH DYLD_LIBRARY_PATH SYSTEMROOT".split()
+)
 _TEMP_REMEDY = "free some space, or set TMPDIR to another folder"
 
 
@@ -75,7 +79,7 @@ class ObjectCache:
                 progress("compile kernels", len(found) + done, len(texts))
 
         report(0)
-        if len(missing) >= _MIN_MODULES_FOR_WORKERS and self.jobs > 1:
+        if len(missing) >= _MIN_MODULES_FOR_WORKERS and self.jobs > 1 and sys.executable:
             made = self._in_workers({key: texts[key] for key in missing}, target, report)
         else:
             made = {}
@@ -152,48 +156,64 @@ class ObjectCache:
 def _run_workers(
     folder: Path, shares: list[list[str]], target: CpuTarget, report: Callable[[int], None]
 ) -> None:
-    """Compiles each share in a process of its own; all of them have ended on return."""
+    """Compiles each share in a process of its own; all of them have ended on return.
+
+    Those are plain Python programs: a caller's script needs no guard against being run again.
+    """
     workers: list[subprocess.Popen[bytes]] = []
+    logs = [folder / f"worker{number}.log" for number in range(len(shares))]
     try:
-        for keys in shares:
-            workers.append(_start(folder, keys, target))  # noqa: PERF401 - what started must end
+        for keys, log in zip(shares, logs, strict=True):
+            workers.append(_start(folder, keys, target, log))  # what started must end
         while any(worker.poll() is None for worker in workers):
             report(sum(1 for _ in folder.glob("*.o")))
             time.sleep(0.05)
-        for worker in workers:
-            _check(worker)
+        for worker, log in zip(workers, logs, strict=True):
+            _check(worker, log)
     finally:
         for worker in workers:
             if worker.poll() is None:
                 worker.terminate()
             worker.wait()
-            for pipe in (worker.stdin, worker.stderr):
-                if pipe is not None:
-                    with suppress(BrokenPipeError):
-                        pipe.close()
+            if worker.stdin is not None:
+                with suppress(BrokenPipeError):
+                    worker.stdin.close()
 
 
-def _check(worker: subprocess.Popen[bytes]) -> None:
+def _check(worker: subprocess.Popen[bytes], log: Path) -> None:
     if not worker.returncode:
         return
-    detail = worker.stderr.read().decode("utf-8", "replace") if worker.stderr else ""
+    detail = log.read_text("utf-8", "replace").strip()
     if worker.returncode == CANNOT_WRITE:
-        raise CacheError(detail.strip(), remedy=_TEMP_REMEDY)
+        raise CacheError(detail, remedy=_TEMP_REMEDY)
+    if worker.returncode == -signal.SIGKILL:
+        raise OutOfMemory(
+            "the system killed a compile worker, most likely for want of memory",
+            remedy="free some memory, or let this process use fewer processors",
+        )
     raise InternalError(f"a compile worker failed ({worker.returncode}): {detail[-2000:]}")
 
 
-def _start(folder: Path, keys: list[str], target: CpuTarget) -> subprocess.Popen[bytes]:
-    source = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "tilewright.compiler.compile_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+def _start(folder: Path, keys: list[str], target: CpuTarget, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:  # a pipe that nobody reads would stop a worker that warns a lot
+        worker = subprocess.Popen(
+            # -P: a file of the user's in the current folder must not shadow a module.
+            [sys.executable, "-P", "-m", "tilewright.compiler.compile_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            env=_environment(),
+        )
     if worker.stdin is not None:
         with suppress(BrokenPipeError):  # it has failed already, and its exit code will tell
             worker.stdin.write(json.dumps([str(folder), keys, asdict(target)]).encode() + b"\n")
             worker.stdin.flush()  # and stays open: a worker ends when its parent is gone
     return worker
+
+
+def _environment() -> dict[str, str]:
+    """What Python needs to start, and to find this package and its libraries."""
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT}
+    source = str(Path(__file__).resolve().parents[2])
+    given = os.environ.get("PYTHONPATH")
+    return {**kept, "PYTHONPATH": os.pathsep.join([source, *([given] if given else [])])}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tilewright.codegen.cpu.objects import module_key
 from tilewright.codegen.cpu.target import host_target
 from tilewright.compiler import object_cache
 from tilewright.compiler.object_cache import ObjectCache, default_folder
-from tilewright.core.errors import CacheError, InternalError
+from tilewright.core.errors import CacheError, InternalError, OutOfMemory
 
 TARGET = host_target()
 
@@ -137,3 +139,88 @@ def test_a_full_temporary_folder_is_explained(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(CacheError, match="No space left on device") as caught:
         ObjectCache(None, jobs=2).compile_all(_texts(14), TARGET, None)
     assert "TMPDIR" in str(caught.value)
+
+
+# --- what workers do not depend on ----------------------------------------------------------------
+
+
+def test_workers_ignore_the_current_folder_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's json.py must not be imported, nor half a megabyte of variables be copied."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    for number in range(8):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 60_000)
+    started = _remember_workers(monkeypatch)
+    assert len(ObjectCache(None, jobs=2).compile_all(_texts(14), TARGET, None)) == 14
+    assert len(started) == 2
+    assert not any(name.startswith("LARGE") for name in object_cache._environment())
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    """Workers are plain programs; multiprocessing would start the script in each of them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from unit.compiler.test_object_cache import TARGET, _texts\n"
+        "from tilewright.compiler.object_cache import ObjectCache\n"
+        "print(len(ObjectCache(None, jobs=2).compile_all(_texts(14), TARGET, None)))\n"
+    )
+    paths = [path for path in sys.path if path]
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "14\n"
+
+
+def test_a_worker_that_writes_much_does_not_wait_for_a_reader(tmp_path: Path) -> None:
+    """A pipe holds 64 KiB; the log of a worker holds everything."""
+    log = tmp_path / "log"
+    worker = object_cache._start(tmp_path, [f"{'long' * 500}{k}" for k in range(3)], TARGET, log)
+    assert worker.wait(timeout=60)
+    assert worker.stdin is not None
+    worker.stdin.close()
+    with pytest.raises((CacheError, InternalError)):
+        object_cache._check(worker, log)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(-9, OutOfMemory), (-11, InternalError), (1, InternalError)]
+)
+def test_the_end_of_a_worker_is_explained(
+    tmp_path: Path, code: int, error: type[Exception]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("the last words")
+    worker = subprocess.Popen([sys.executable, "-c", ""])
+    worker.wait()
+    object_cache._check(worker, log)
+    worker.returncode = code
+    with pytest.raises(error):
+        object_cache._check(worker, log)
+
+
+def test_processes_share_a_folder(tmp_path: Path) -> None:
+    """Two at once compile the same modules into one folder; each gets all of them."""
+    script = (
+        "from pathlib import Path\n"
+        "from unit.compiler.test_object_cache import TARGET, _texts\n"
+        "from tilewright.compiler.object_cache import ObjectCache\n"
+        f"cache = ObjectCache(Path({str(tmp_path)!r}), jobs=1)\n"
+        "made = cache.compile_all(_texts(20), TARGET, None)\n"
+        "print(sum(map(len, made.values())))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    sizes = {one.communicate(timeout=120)[0] for one in both}
+    assert [one.returncode for one in both] == [0, 0]
+    assert len(sizes) == 1
+    assert len(list(tmp_path.glob("*.o"))) == 20
+    assert len(list(tmp_path.iterdir())) == 20
