@@ -28,8 +28,9 @@ from tilewright.kernel.ir import Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.lower.families import LOWERINGS
 from tilewright.report.explanation import Explanation
-from tilewright.runtime.explain.collect import Subject, constant_sizes, explain, footprint_bytes
+from tilewright.runtime.explain.collect import constant_sizes, explain, footprint_bytes
 from tilewright.runtime.explain.devices import device_estimates
+from tilewright.runtime.explain.kernels import Subject
 from tilewright.runtime.explain.of_engine import device_floors, settled_sizes
 from tilewright.runtime.program import KernelCall
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from tilewright.hw.tables.boards import BOARDS
 from tilewright.report.explanation import DeviceEstimate
-from tilewright.runtime.explain.collect import Subject
 from tilewright.runtime.explain.floors import Floors, Traffic, board_floors
+from tilewright.runtime.explain.kernels import Subject
 from tilewright.runtime.explain.traffic import CallTraffic, call_traffic, size_of
 
 

@@ -17,13 +17,13 @@ from tilewright.report.profile import Profile
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.example_feeds import assumed_sizes, can_be_random, make_feeds
 from tilewright.runtime.explain.collect import (
-    Subject,
     constant_sizes,
     explain,
     footprint_bytes,
     unknown_sizes,
 )
 from tilewright.runtime.explain.floors import Floors, board_floors, cpu_floors
+from tilewright.runtime.explain.kernels import Subject
 from tilewright.runtime.feeds import Range
 
 Measure = Callable[[Mapping[str, Any]], Profile]
