@@ -8,8 +8,10 @@ Method: largest first, into the lowest gap that is free for its whole lifetime.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 ALIGNMENT = 64
 
@@ -26,20 +28,26 @@ class Lifetime:
 
 def plan(buffers: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     """Returns offsets by name and the size of the arena in bytes."""
-    placed: list[tuple[int, int, Lifetime]] = []
+    order = sorted(buffers, key=lambda item: (-item.size, item.first, item.name))
+    first = np.array([item.first for item in order], dtype=np.int64)
+    last = np.array([item.last for item in order], dtype=np.int64)
+    starts, ends = np.zeros(len(order), dtype=object), np.zeros(len(order), dtype=object)
     offsets: dict[str, int] = {}
     total = 0
-    for buffer in sorted(buffers, key=lambda item: (-item.size, item.first, item.name)):
+    for number, buffer in enumerate(order):
         size = -(-buffer.size // ALIGNMENT) * ALIGNMENT
-        offset = 0
-        for start, end, other in placed:
-            if other.last < buffer.first or other.first > buffer.last:
-                continue
-            if offset + size <= start:
-                break
-            offset = max(offset, end)
+        meets = np.flatnonzero((last[:number] >= buffer.first) & (first[:number] <= buffer.last))
+        offset = _lowest_gap(zip(starts[meets], ends[meets], strict=True), size)
+        starts[number], ends[number] = offset, offset + size
         offsets[buffer.name] = offset
         total = max(total, offset + size)
-        placed.append((offset, offset + size, buffer))
-        placed.sort(key=lambda item: item[0])
     return offsets, total
+
+
+def _lowest_gap(taken: Iterable[tuple[int, int]], size: int) -> int:
+    offset = 0
+    for start, end in sorted(taken):
+        if offset + size <= start:
+            break
+        offset = max(offset, end)
+    return offset
