@@ -4,7 +4,7 @@ Input -> Output: the compiler builds a ``Program``; the executor runs it; ``runt
 writes it as JSON.
 Guarantees: closed set of step kinds; all sizes are ``Dim``s over symbols that inputs or earlier
 steps set.
-Not here: memory offsets (runtime.plan), machine code (runtime.cpu).
+Not here: memory offsets (runtime.arena), machine code (runtime.cpu).
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from typing import Any
 
 from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim
-
-ZERO = Dim.of(0)
-
 
 ZERO = Dim.of(0)
 
@@ -234,7 +231,7 @@ class Program:
 
     Attributes:
         inputs: what the caller gives.
-        outputs: names of the values that the caller gets, in order (names may repeat).
+        outputs: the values that the caller gets, in order (names may repeat).
         steps: in order.
     """
 

@@ -11,6 +11,7 @@ step slot, steps, 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.core.errors import OutOfMemory, ShapeMismatch
 from tilewright.core.shape import Dim
 from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
 from tilewright.runtime.cpu.allocator import allocate
-from tilewright.runtime.program import KernelCall, Segment
+from tilewright.runtime.program import KernelCall, Segment, TensorSpec
 
 HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
@@ -65,11 +67,10 @@ class SegmentPlan:
         self._constants = constants or {}
         self._sizes = sizes
         self._address = address
-        self.output_shapes = [
-            tuple(dim.evaluate(sizes) for dim in spec.shape or ()) for spec in segment.outputs
-        ]
+        self.output_shapes = [self._shape(spec) for spec in segment.outputs]
         self.inputs = [spec for spec in segment.inputs if spec.name not in self._constants]
-        self._external = [spec.name for spec in (*self.inputs, *segment.outputs)]
+        external = (spec.name for spec in (*self.inputs, *segment.outputs))
+        self._external = {name: number for number, name in enumerate(external)}
         self.lifetimes = self._lifetimes()
         self.offsets, self.arena_bytes = plan(self.lifetimes)
         self._patches: list[tuple[int, int]] = []
@@ -88,14 +89,27 @@ class SegmentPlan:
             for name in map(self._root, call.buffers):
                 first.setdefault(name, number)
                 last[name] = number
-        result = []
-        for spec in self.segment.internal:
-            size = spec.dtype.storage_bytes
-            for dim in spec.shape or ():
-                size *= max(0, dim.evaluate(self._sizes))
-            if spec.name in first:
-                result.append(Lifetime(spec.name, size, first[spec.name], last[spec.name]))
-        return result
+        return [
+            Lifetime(
+                spec.name,
+                math.prod(self._shape(spec)) * spec.dtype.storage_bytes,
+                first[spec.name],
+                last[spec.name],
+            )
+            for spec in self.segment.internal
+            if spec.name in first
+        ]
+
+    def _shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        shape = tuple(dim.evaluate(self._sizes) for dim in spec.shape or ())
+        for dim, size in zip(spec.shape or (), shape, strict=True):
+            if size < 0:
+                used = ", ".join(f"{name} = {self._sizes[name]}" for name in sorted(dim.symbols))
+                raise ShapeMismatch(
+                    f"{spec.name} would have the size {dim} = {size} with {used}",
+                    remedy="feed larger inputs",
+                )
+        return shape
 
     def _build_table(self) -> tuple[Words, list[int]]:
         """The argument table with arena-relative offsets; positions of addresses are patched."""
@@ -113,9 +127,13 @@ class SegmentPlan:
                 elif root in self._constants:
                     words.append(self._constants[root].ctypes.data)
                 else:
-                    self._patches.append((len(words), self._external.index(root)))
+                    self._patches.append((len(words), self._external[root]))
                     words.append(0)
             words += [dim.evaluate(self._sizes) for dim in call.dims]
+        if not all(-(2**63) <= word < 2**63 for word in words):
+            raise OutOfMemory(
+                "a size of the run exceeds 64 bits", remedy="use smaller inputs or a smaller batch"
+            )
         return np.array(words, dtype=np.int64), bases
 
     def lease(self) -> Context:
@@ -159,7 +177,7 @@ class SegmentPlan:
         stage = call.stages[number]
         iterations = max(0, stage.iterations.evaluate(self._sizes))
         cost = max(1, stage.cost.evaluate(self._sizes))
-        grain = max(1, -(-iterations * MIN_PARALLEL_COST // cost))
+        grain = min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
         return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
 
     def bind(self, context: Context, arrays: list[Array]) -> None:
