@@ -22,6 +22,7 @@ from tilewright.runtime.program import (
     DimsArg,
     Interpret,
     Program,
+    Refuse,
     Repeat,
     Reshape,
     Segment,
@@ -84,6 +85,8 @@ class _Scope:
                     self.need([*step.carried, *step.scanned])
                     self.inner(step.body)
                     self.add_all(step.outputs)
+                case Refuse():
+                    return  # nothing behind it is ever reached
                 case _:
                     raise _corrupt(f"no step {type(step).__name__}")
         self.need(spec.name for spec in program.outputs)

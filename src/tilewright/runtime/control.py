@@ -3,7 +3,7 @@
 Input -> Output: a step with sub-programs, and a run -> the step's outputs in ``run.values``.
 Guarantees: sub-programs see the values around them (names are unique); a loop of zero trips gives
 the initial values, and empty scans of the shape that a first iteration would give; the shapes of
-carried values may change from one iteration to the next.
+carried values may change from one iteration to the next; sizes found inside stay inside.
 """
 
 from __future__ import annotations
@@ -21,27 +21,24 @@ if TYPE_CHECKING:
 
 def branch(executor: Executor, step: Branch, run: Run) -> None:
     """Runs the chosen side."""
-    condition = np.asarray(executor.value(run, step.condition))
-    if condition.size != 1:
-        raise ShapeMismatch(
-            f"the condition has {condition.size} elements, expected 1", node=step.node
-        )
-    program = step.then if bool(condition.reshape(())) else step.otherwise
-    executor.execute(program, run)
-    _give(executor, step.outputs, executor.outputs(program, run), run)
+    chosen = bool(_single(executor.value(run, step.condition), "condition"))
+    results = _body(executor, step.then if chosen else step.otherwise, [], run)
+    _give(executor, step.outputs, results, run)
 
 
 def repeat(executor: Executor, step: Repeat, run: Run) -> None:
     """Runs the body while trips are left and the condition holds."""
-    trips = None if step.trips is None else _scalar(executor, step.trips, run)
-    going = step.condition is None or bool(_scalar(executor, step.condition, run))
+    trips = None if step.trips is None else int(_single(executor.value(run, step.trips), "count"))
+    going = step.condition is None or bool(
+        _single(executor.value(run, step.condition), "condition")
+    )
     carried = [executor.value(run, name) for name in step.carried]
     scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - 1 - len(carried))]
     iteration = 0
     while going and (trips is None or iteration < trips):
         feeds = [np.asarray(iteration, dtype=np.int64), np.asarray(True), *carried]
         results = _body(executor, step.body, feeds, run)
-        going = bool(np.asarray(results[0]).reshape(()))
+        going = bool(_single(results[0], "condition"))
         carried = results[1 : 1 + len(carried)]
         for scan, part in zip(scans, results[1 + len(carried) :], strict=True):
             scan.append(np.array(part))
@@ -65,7 +62,7 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     inputs = [np.asarray(executor.value(run, name)) for name in step.scanned]
     lengths = {array.shape[axis] for array, axis in zip(inputs, step.input_axes, strict=True)}
     if len(lengths) != 1:
-        raise ShapeMismatch(f"scanned inputs have lengths {sorted(lengths)}", node=step.node)
+        raise ShapeMismatch(f"scanned inputs have lengths {sorted(lengths)}")
     length = lengths.pop()
     scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - len(carried))]
     for number in range(length):
@@ -94,15 +91,24 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     _give(executor, step.outputs, [*carried, *stacked], run)
 
 
-def _scalar(executor: Executor, name: str, run: Run) -> int:
-    return int(np.asarray(executor.value(run, name)).reshape(-1)[0])
+def _single(value: Any, what: str) -> Any:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise ShapeMismatch(f"the {what} has {array.size} elements, expected 1")
+    return array.reshape(-1)[0]
 
 
 def _body(executor: Executor, program: Program, feeds: list[Any], run: Run) -> list[Any]:
-    for spec, value in zip(program.inputs, feeds, strict=True):
-        executor.settle(spec, value, run)
-    executor.execute(program, run)
-    return executor.outputs(program, run)
+    """The results of a sub-program; the sizes that it finds are its own."""
+    around = run.symbols
+    run.symbols = dict(around)
+    try:
+        for spec, value in zip(program.inputs, feeds, strict=True):
+            executor.settle(spec, value, run)
+        executor.execute(program, run)
+        return executor.outputs(program, run)
+    finally:
+        run.symbols = around
 
 
 def _trial(executor: Executor, program: Program, feeds: list[Any], run: Run) -> list[Any]:
@@ -115,6 +121,9 @@ def _trial(executor: Executor, program: Program, feeds: list[Any], run: Run) -> 
 
 def _stack(parts: list[Any], spec: TensorSpec, axis: int, trial: Any) -> Any:
     if parts:
+        shapes = sorted({part.shape for part in parts})
+        if len(shapes) > 1:
+            raise ShapeMismatch(f"iterations give {spec.name} the shapes {shapes}")
         return np.stack(parts, axis=axis)
     if trial is not None:
         return np.stack([trial], axis=axis).take([], axis=axis)

@@ -83,7 +83,8 @@ class Executor:
         self.native = native
         self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
-        self._symbols: dict[int, tuple[str, ...]] = {}
+        # Of each segment that has run; the segment is kept, so that its id stays its own.
+        self._symbols: dict[int, tuple[Segment, tuple[str, ...]]] = {}
         self._lock = Lock()
 
     def watched(self, watch: Watch) -> Executor:
@@ -110,15 +111,20 @@ class Executor:
             ShapeMismatch: a data-dependent shape contradicts another.
         """
         for step in program.steps:
-            if self._watch is None or isinstance(step, Segment):
-                self._step(step, run)
-            else:
-                self._watch.host_step(step, partial(self._step, step, run))
-
-    def _step(self, step: Step, run: Run) -> None:
-        match step:
-            case Segment():
+            if isinstance(step, Segment):
                 self._segment(step, run)
+                continue
+            try:
+                if self._watch is None:
+                    self._host_step(step, run)
+                else:
+                    self._watch.host_step(step, partial(self._host_step, step, run))
+            except (ShapeMismatch, OutOfRange) as error:
+                error.node = error.node or getattr(step, "node", None)
+                raise
+
+    def _host_step(self, step: Step, run: Run) -> None:
+        match step:
             case Bind():
                 self._bind(step, run)
             case Interpret():
@@ -126,7 +132,7 @@ class Executor:
             case Reshape():
                 self._reshape(step, run)
             case Refuse():
-                raise ShapeMismatch(step.message, node=step.node)
+                raise ShapeMismatch(step.message)
             case Branch():
                 control.branch(self, step, run)
             case Repeat():
@@ -142,9 +148,10 @@ class Executor:
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
         """The plan for the current sizes, from a bounded cache."""
-        names = self._symbols.get(id(segment))
-        if names is None:
-            names = self._symbols[id(segment)] = segment_symbols(segment)
+        known = self._symbols.get(id(segment))
+        if known is None:
+            known = self._symbols[id(segment)] = (segment, segment_symbols(segment))
+        _, names = known
         key = (id(segment), *(symbols[name] for name in names))
         with self._lock:
             found = self._plans.get(key)
@@ -201,15 +208,9 @@ class Executor:
                 args.append(arg.value)
             else:
                 args.append(self.value(run, arg.name))
-        try:
-            found = BINDINGS[step.function](*args)
-        except (ShapeMismatch, OutOfRange) as error:
-            error.node = error.node or step.node
-            raise
+        found = BINDINGS[step.function](*args)
         if len(found) != len(step.symbols):
-            raise ShapeMismatch(
-                f"expected {len(step.symbols)} sizes, the data gives {len(found)}", node=step.node
-            )
+            raise ShapeMismatch(f"expected {len(step.symbols)} sizes, the data gives {len(found)}")
         run.symbols.update(zip(step.symbols, map(int, found), strict=True))
 
     def _interpret(self, step: Interpret, run: Run) -> None:
@@ -226,19 +227,22 @@ class Executor:
                 num_outputs=len(step.outputs),
             )
         except OperatorError as error:
-            raise OutOfRange(str(error), node=step.node) from error
+            raise OutOfRange(str(error)) from error
         for spec, result in zip(step.outputs, results, strict=False):
             if spec is not None:
                 self.settle(spec, result, run)
 
     def settle(self, spec: TensorSpec, value: Any, run: Run) -> None:
-        """Stores a step's result and sets the sizes that only it knows."""
+        """Stores a step's result and sets the sizes that only it knows.
+
+        Raises:
+            ShapeMismatch: it has not the shape that was promised.
+        """
         if spec.container == "tensor" and value is not None:
             value = np.asarray(value)
             if spec.dtype is not STRING and value.dtype != spec.dtype.numpy:
                 value = value.astype(spec.dtype.numpy)
-            fresh = {name for dim in spec.shape or () if (name := dim.as_symbol()) is not None}
-            bind_shape(spec, value, run.symbols, fresh)
+            bind_shape(spec, value, run.symbols)
         run.values[spec.name] = value
 
     def _reshape(self, step: Reshape, run: Run) -> None:

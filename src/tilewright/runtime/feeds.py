@@ -52,7 +52,7 @@ def check_feeds(
             values[spec.name] = _container(spec, feeds.get(spec.name))
             continue
         array = as_array(feeds[spec.name], spec)
-        bind_shape(spec, array, symbols, set())
+        bind_shape(spec, array, symbols)
         values[spec.name] = array
     for name, (low, high) in ranges.items():
         size = symbols.get(name)
@@ -122,8 +122,8 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
     return array
 
 
-def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int], fresh: set[str]) -> None:
-    """Checks a shape against its spec and sets symbols that are not known yet (or are ``fresh``).
+def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int]) -> None:
+    """Checks a shape against its spec and sets the symbols that are not known yet.
 
     Raises:
         ShapeMismatch: rank, a fixed dim or an equal symbol differ.
@@ -138,9 +138,8 @@ def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int], fresh: s
     later = []
     for dim, size in zip(spec.shape, array.shape, strict=True):
         name = dim.as_symbol()
-        if name is not None and (name not in symbols or name in fresh):
+        if name is not None and name not in symbols:
             symbols[name] = size
-            fresh.discard(name)
         else:
             later.append((dim, size))
     for dim, size in later:
