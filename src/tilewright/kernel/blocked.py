@@ -35,6 +35,7 @@ from tilewright.kernel.ir import (
     call,
     constant,
     dim_value,
+    identity_of,
     load,
     rebuild,
     reduce_axes,
@@ -232,7 +233,8 @@ class Blocker:
             case Load():
                 return self._load(node, children, names)
             case Reduce():
-                return reduce_axes(node.combiner, self._reduce_axes(node, blocks), children[0])
+                body = self._masked(node, children[0], names)
+                return reduce_axes(node.combiner, self._reduce_axes(node, blocks), body)
             case Call() if node.op in _COMPARISONS:
                 return self._comparison(node.op, children)
             case Call() if node.op == "select":
@@ -245,6 +247,34 @@ class Blocker:
         others = [part for k, part in enumerate(node.index) if layout is None or k != layout.dim]
         inside = self._inside(others, names)
         return found if inside is None else call("select", inside, found, constant(0, node.dtype))
+
+    def _masked(self, node: Reduce, body: Expr, names: Mapping[str, Expr]) -> Expr:
+        """The body, neutral where an axis is past its size."""
+        inside: Expr | None = None
+        for axis in node.axes:
+            if axis.name in self._padded:
+                part = call("lt", names[axis.name], dim_value(axis.extent))
+                inside = part if inside is None else inside & part
+        if inside is None or (node.combiner == "sum" and self._vanishes(body)):
+            return body
+        neutral = constant(identity_of(node.combiner, body.dtype), body.dtype)
+        return call("select", inside, body, neutral)
+
+    def _vanishes(self, body: Expr) -> bool:
+        """True for a product of loads that are zero in the padding."""
+        return (
+            isinstance(body, Call)
+            and body.op == "mul"
+            and all(self._zero_in_padding(factor) for factor in body.args)
+        )
+
+    def _zero_in_padding(self, factor: Expr) -> bool:
+        while isinstance(factor, Cast):
+            factor = factor.arg
+        if isinstance(factor, Call) and factor.op == "select":
+            otherwise = factor.args[2]
+            return isinstance(otherwise, Const) and otherwise.value == 0
+        return isinstance(factor, Load) and factor.buffer in self.layouts
 
     def _reduce_axes(self, node: Reduce, blocks: Mapping[str, int]) -> tuple[Axis, ...]:
         outer: list[Axis] = []

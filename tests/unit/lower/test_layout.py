@@ -77,6 +77,31 @@ def test_chain_with_borders_strides_and_residual(channels: int, size: int) -> No
     assert any(chosen.startswith("channels in blocks") for chosen, _ in _layouts(engine).values())
 
 
+@pytest.mark.parametrize("channels", [24, 32, 40])
+@pytest.mark.parametrize(
+    "reader",
+    [
+        helper.make_node("Softmax", ["a"], ["b"], axis=1),
+        helper.make_node("ReduceMax", ["a", "one"], ["b"]),
+        helper.make_node("ReduceMin", ["a", "one"], ["b"]),
+        helper.make_node("ReduceProd", ["a", "one"], ["b"]),
+        helper.make_node("ReduceLogSumExp", ["a", "one"], ["b"]),
+        helper.make_node("ReduceMean", ["a", "one"], ["b"]),
+        helper.make_node("ArgMax", ["a"], ["b"], axis=1),
+        helper.make_node("LpNormalization", ["a"], ["b"], axis=1),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_padding_takes_no_part_in_reductions_over_channels(channels: int, reader: Any) -> None:
+    nodes = [_conv("x", "w0", "a"), reader, helper.make_node("Cast", ["b"], ["y"], to=1)]
+    weights = {"w0": -np.abs(_weight(channels, 3, 1, 1)), "one": np.array([1], dtype=np.int64)}
+    model = _network(nodes, weights, [2, 3, 5, 7])
+    feeds = {"x": np.abs(RNG.standard_normal((2, 3, 5, 7))).astype(np.float32)}
+    engine = tw.compile(model, verify=False, cache=None)
+    want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+    np.testing.assert_allclose(engine.run(feeds)["y"], want, rtol=2e-5, atol=1e-7)
+
+
 def test_symbolic_sizes_keep_borders() -> None:
     nodes = [_conv("x", "w0", "a", pads=[1, 1, 1, 1]), _conv("a", "w1", "y", pads=[1, 1, 1, 1])]
     weights = {"w0": _weight(16, 3, 3, 3), "w1": _weight(16, 16, 3, 3)}
