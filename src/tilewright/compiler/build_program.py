@@ -46,11 +46,25 @@ _CONTROL = ("If", "Loop", "Scan")
 
 @dataclass(slots=True)
 class DraftSegment:
-    """Kernels and views that run without the host in between."""
+    """Kernels and views that run without the host in between.
+
+    Attributes:
+        items: in order.
+        keep: names of what is read outside, known before fusion.
+        stored: how values are stored, where not row by row.
+        made: names of everything that was added.
+    """
 
     items: list[Item] = field(default_factory=list)
     keep: tuple[str, ...] = ()
     stored: dict[str, Blocked] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Appends items."""
+        for item in items:
+            self.items.append(item)
+            self.made.update(_targets(item))
 
     def written(self) -> set[str]:
         """Names of everything that the items produce."""
@@ -159,7 +173,7 @@ class Builder:
         is_view = all(isinstance(item, View) for item in lowered.items)
         self.became[node.name] = "view" if is_view else "kernel"
         self.constants.update(lowered.constants)
-        segment.items.extend(lowered.items)
+        segment.add(lowered.items)
         self.num_kernels += sum(isinstance(item, Kernel) for item in lowered.items)
         return segment
 
@@ -169,7 +183,7 @@ class Builder:
 
     def _host(self, steps: list[Any], segment: DraftSegment, step: Any) -> DraftSegment:
         """Adds a host step; what it reads must have been computed before."""
-        if segment.items and step_reads(step) & segment.written():
+        if not segment.made.isdisjoint(step_reads(step)):
             steps.append(segment)
             segment = DraftSegment()
         steps.append(step)
@@ -232,13 +246,12 @@ class Builder:
         names = tuple(_required(node, name) for name in node.inputs)
         carried, scanned = names[: len(names) - scans], names[len(names) - scans :]
         made = len(body_view.outputs) - len(carried)
-        ranks = [len(self.inference.tensors[name].shape or ()) for name in scanned]
-        axes = [int(a) for a in node.attribute("scan_input_axes", [0] * scans)]
+        axes = tuple(int(a) for a in node.attribute("scan_input_axes", [0] * scans))
         fields = {
             **common,
             "carried": carried,
             "scanned": scanned,
-            "input_axes": tuple(a % max(rank, 1) for a, rank in zip(axes, ranks, strict=True)),
+            "input_axes": axes,
             "input_reversed": _flags(node, "scan_input_directions", scans),
             "output_axes": tuple(int(a) for a in node.attribute("scan_output_axes", [0] * made)),
             "output_reversed": _flags(node, "scan_output_directions", made),

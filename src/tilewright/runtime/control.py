@@ -60,7 +60,8 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     """Runs the body for each slice of the scanned inputs."""
     carried = [executor.value(run, name) for name in step.carried]
     inputs = [np.asarray(executor.value(run, name)) for name in step.scanned]
-    lengths = {array.shape[axis] for array, axis in zip(inputs, step.input_axes, strict=True)}
+    axes = [_axis(axis, array.ndim) for array, axis in zip(inputs, step.input_axes, strict=True)]
+    lengths = {array.shape[axis] for array, axis in zip(inputs, axes, strict=True)}
     if len(lengths) != 1:
         raise ShapeMismatch(f"scanned inputs have lengths {sorted(lengths)}")
     length = lengths.pop()
@@ -68,7 +69,7 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     for number in range(length):
         slices = [
             np.array(np.take(array, length - 1 - number if back else number, axis))
-            for array, axis, back in zip(inputs, step.input_axes, step.input_reversed, strict=True)
+            for array, axis, back in zip(inputs, axes, step.input_reversed, strict=True)
         ]
         results = _body(executor, step.body, [*carried, *slices], run)
         carried = results[: len(carried)]
@@ -78,7 +79,7 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     if scans and not length:
         slices = [
             np.zeros([size for k, size in enumerate(array.shape) if k != axis], array.dtype)
-            for array, axis in zip(inputs, step.input_axes, strict=True)
+            for array, axis in zip(inputs, axes, strict=True)
         ]
         trial = _trial(executor, step.body, [*carried, *slices], run)[len(carried) :]
     stacked = []
@@ -96,6 +97,12 @@ def _single(value: Any, what: str) -> Any:
     if array.size != 1:
         raise ShapeMismatch(f"the {what} has {array.size} elements, expected 1")
     return array.reshape(-1)[0]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ShapeMismatch(f"axis {axis} of a scanned input of rank {rank}")
+    return axis % rank
 
 
 def _body(executor: Executor, program: Program, feeds: list[Any], run: Run) -> list[Any]:
