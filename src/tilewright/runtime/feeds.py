@@ -83,7 +83,7 @@ def _container(spec: TensorSpec, value: Any) -> Any:
 
 
 def as_array(value: Any, spec: TensorSpec) -> Array:
-    """A contiguous NumPy array of the declared type.
+    """A row-major, aligned NumPy array of the declared type.
 
     Raises:
         ShapeMismatch: it has another type.
@@ -104,7 +104,9 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    # Kernels read rows of aligned elements.
+    usable = array.flags.c_contiguous and array.flags.aligned
+    return array if usable else array.copy(order="C")
 
 
 def _convert(value: Any, spec: TensorSpec) -> Array:
@@ -112,14 +114,29 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeMismatch(f"input {spec.name}: no array: {error}") from error
     # Plain Python numbers carry no type of their own, so they take the declared one if it holds
     # them.
     if spec.dtype is not STRING and array.dtype.kind in "biuf":
-        typed = array.astype(spec.dtype.numpy)
-        if array.dtype.kind != "f" or spec.dtype.is_float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            typed = array.astype(spec.dtype.numpy)
+        if _holds(typed, array):
             return typed
+        if array.dtype.kind != "f" or spec.dtype.is_float:
+            raise ShapeMismatch(f"input {spec.name}: {spec.dtype.name} does not hold these numbers")
     return array
+
+
+def _holds(typed: Array, array: Array) -> bool:
+    """Whether whole numbers are the same in another type, and real ones are rounded only."""
+    if array.dtype.kind == "f":
+        return from_numpy(typed.dtype).is_float and bool(
+            np.array_equal(np.isfinite(typed.astype(np.float64)), np.isfinite(array))
+        )
+    return bool(np.array_equal(typed.astype(array.dtype), array))
 
 
 def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int]) -> None:

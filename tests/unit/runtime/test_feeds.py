@@ -1,0 +1,234 @@
+"""What callers may give, and what is refused with the expected and the given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT64,
+    STRING,
+    UINT8,
+    DType,
+)
+from tilewright.core.errors import ShapeMismatch
+from tilewright.core.shape import Dim
+from tilewright.runtime.feeds import Range, as_array, bind_shape, check_feeds
+from tilewright.runtime.program import TensorSpec
+
+B, N = map(Dim.symbol, ("b", "n"))
+
+
+def spec(
+    name: str = "x",
+    shape: Sequence[Dim | int] | None = (B, N),
+    dtype: DType = FLOAT32,
+    container: str = "tensor",
+) -> TensorSpec:
+    dims = None if shape is None else tuple(map(Dim.of, shape))
+    return TensorSpec(name=name, dtype=dtype, shape=dims, container=container)
+
+
+def check(
+    feeds: dict[str, Any], *specs: TensorSpec, **ranges: Range
+) -> tuple[dict[str, Any], dict[str, int]]:
+    return check_feeds(feeds, specs, ranges)
+
+
+X = np.zeros((2, 3), np.float32)
+
+
+def test_symbols_are_read_off_shapes() -> None:
+    values, symbols = check({"x": X, "y": X.T.copy()}, spec(), spec("y", (N, B)))
+    assert symbols == {"b": 2, "n": 3}
+    assert values["x"] is X
+
+
+def test_expressions_are_checked_once_their_symbols_are_known() -> None:
+    """Whatever the order: 2*b+1 is no symbol of its own."""
+    odd = spec("odd", (2 * B + 1,), INT64)
+    assert check({"odd": np.zeros(5, np.int64), "x": X}, odd, spec())[1] == {"b": 2, "n": 3}
+    with pytest.raises(ShapeMismatch, match=r"odd: expected \[2\*b\+1\] \(2\*b\+1 = 5\), given"):
+        check({"odd": np.zeros(6, np.int64), "x": X}, spec(), odd)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, r"expected inputs \['x'\], given \[\]; missing \['x'\]"),
+        ({"x": X, "z": X}, r"unknown \['z'\]"),
+        ({"x": np.zeros(3, np.float32)}, r"x: expected rank 2 \[b, n\], given \[3\]"),
+        ({"x": X.astype(np.float64)}, "x: expected float32, given float64"),
+        ({"x": X.astype(complex)}, "x: expected float32, given complex128"),
+        ({"x": np.zeros((2, 3), "M8[s]")}, "x: expected float32, given datetime64"),
+        ({"x": np.array([["a"]])}, "x: expected float32, given <U1"),
+        ({"x": [[1, 2], [3]]}, "x: no array: .*inhomogeneous"),
+        ({"x": {"a": 1}}, "x: expected float32, given object"),
+        ({"x": None}, "x: expected float32, given object"),
+    ],
+)
+def test_what_does_not_fit_is_refused(feeds: dict[str, Any], message: str) -> None:
+    with pytest.raises(ShapeMismatch, match=message):
+        check(feeds, spec())
+
+
+def test_equal_symbols_must_be_equal() -> None:
+    with pytest.raises(ShapeMismatch, match=r"y: expected \[b, n\] \(b = 2\), given \[4, 3\]"):
+        check({"x": X, "y": np.zeros((4, 3), np.float32)}, spec(), spec("y"))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"), [((3, 8), r"3\.\.8"), ((3, None), r"3\.\."), ((None, 1), r"\.\.1")]
+)
+def test_declared_ranges_are_kept(bounds: Range, text: str) -> None:
+    with pytest.raises(ShapeMismatch, match=rf"dim b is 2, outside of its declared range {text}"):
+        check({"x": X}, spec(), b=bounds)
+    check({"x": X}, spec(), b=(2, 2), n=(None, None), other=(9, 9))
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+class Wrapped:
+    """Something with ``__array__`` only."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        del dtype, copy
+        return X
+
+
+class Exported:
+    """Something with DLPack only."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return X.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return X.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_are_taken() -> None:
+    for value in (Wrapped(), Exported()):
+        np.testing.assert_array_equal(as_array(value, spec()), X)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((3, 2), np.float32).T,
+        np.zeros((2, 6), np.float32)[:, ::2],
+        np.zeros((2, 3), ">f4"),
+        np.frombuffer(bytes(25), np.uint8)[1:].view(np.float32).reshape(2, 3),
+        np.broadcast_to(np.float32(0), (2, 3)),
+    ],
+    ids=["transposed", "strided", "big-endian", "unaligned", "broadcast"],
+)
+def test_kernels_get_rows_of_aligned_elements(array: Any) -> None:
+    taken = as_array(array, spec())
+    assert taken.flags.c_contiguous
+    assert taken.flags.aligned
+    assert taken.dtype.isnative
+    np.testing.assert_array_equal(taken, array)
+
+
+def test_scalars_stay_scalars() -> None:
+    for value in (np.float32(2), np.array(2, np.float32), 2.0, 2):
+        taken = as_array(value, spec(shape=()))
+        assert taken.shape == ()
+        assert taken.dtype == np.float32
+
+
+# --- plain numbers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([1, 2], INT8),
+        ([1, 2], FLOAT32),
+        ([True, False], BOOL),
+        ([0, 1], BOOL),
+        ([True, False], INT64),
+        ([0.1, float("nan"), float("inf")], FLOAT32),
+        ([0.1], BFLOAT16),
+        ([7, -8], INT4),
+        ([], FLOAT32),
+    ],
+)
+def test_plain_numbers_take_the_declared_type(value: list[Any], dtype: DType) -> None:
+    taken = as_array(value, spec(shape=None, dtype=dtype))
+    assert taken.dtype == dtype.numpy
+    np.testing.assert_allclose(taken.astype(np.float64), np.array(value, np.float64), rtol=2**-8)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([300], INT8),
+        ([-1], UINT8),
+        ([2], BOOL),
+        ([8], INT4),
+        ([2**24 + 1], FLOAT32),
+        ([1e6], FLOAT16),
+        ([1e300], FLOAT32),
+    ],
+)
+def test_plain_numbers_that_the_type_does_not_hold_are_refused(
+    value: list[Any], dtype: DType
+) -> None:
+    with pytest.raises(ShapeMismatch, match=f"{dtype.name} does not hold these numbers"):
+        as_array(value, spec(shape=None, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [INT64, BOOL])
+def test_real_numbers_are_not_made_whole(dtype: DType) -> None:
+    with pytest.raises(ShapeMismatch, match=f"expected {dtype.name}, given float64"):
+        as_array([1.0], spec(shape=None, dtype=dtype))
+
+
+def test_small_floats_of_ml_dtypes_are_taken() -> None:
+    x = np.zeros(3, ml_dtypes.bfloat16)
+    assert as_array(x, spec(shape=None, dtype=BFLOAT16)) is x
+
+
+# --- strings, sequences, optionals ----------------------------------------------------------------
+
+
+def test_strings() -> None:
+    text = spec(shape=None, dtype=STRING)
+    for value in (["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], object)):
+        assert as_array(value, text).tolist() == ["a", "b"]
+    with pytest.raises(ShapeMismatch, match="expected strings, given int64"):
+        as_array([1, 2], text)
+
+
+def test_sequences_are_lists_of_arrays() -> None:
+    values, _ = check({"s": [X, X]}, spec("s", None, container="sequence"))
+    assert len(values["s"]) == 2
+    with pytest.raises(ShapeMismatch, match="expected a list of arrays, given ndarray"):
+        check({"s": X}, spec("s", None, container="sequence"))
+    with pytest.raises(ShapeMismatch, match="expected float32"):
+        check({"s": [X, X.astype(int)]}, spec("s", None, container="sequence"))
+
+
+def test_optionals_may_be_absent() -> None:
+    maybe = spec("o", None, container="optional")
+    assert check({}, maybe)[0] == {"o": None}
+    assert check({"o": None}, maybe)[0] == {"o": None}
+    assert check({"o": X}, maybe)[0]["o"] is X
+
+
+def test_a_shape_of_unknown_rank_binds_nothing() -> None:
+    symbols: dict[str, int] = {}
+    bind_shape(spec(shape=None), X, symbols)
+    assert symbols == {}
