@@ -140,6 +140,8 @@ class _Scope:
 
     def add(self, spec: TensorSpec) -> None:
         """A value exists from now on, and with it the sizes that its shape names."""
+        if spec.container not in ("tensor", "sequence", "optional"):
+            raise _corrupt(f"value {spec.name!r} is a {spec.container!r}")
         self.values[spec.name] = spec.dtype
         self.symbols.update(name for d in spec.shape or () if (name := d.as_symbol()) is not None)
 

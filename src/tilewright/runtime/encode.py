@@ -2,7 +2,7 @@
 
 Input -> Output: a record of a closed set of classes <-> a JSON value.
 Guarantees: exact (floats, NaN, bytes, arrays, dims); reading executes nothing and makes only
-known classes.
+known classes, with fields of the annotated types.
 Not here: files and hashes (runtime.engine_file).
 """
 
@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -93,7 +96,14 @@ def decode(value: Any, depth: int = 0) -> Any:
     """
     try:
         return _decode(value, depth)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise CorruptEngine(
             f"unreadable record: {error}", remedy="build the engine again"
         ) from error
@@ -109,6 +119,9 @@ def _decode(value: Any, depth: int) -> Any:
     if "$record" in value:
         cls = _CLASSES[value["$record"]]
         body = {name: _decode(part, depth + 1) for name, part in value.items() if name != "$record"}
+        for name, hint in _field_types(cls).items():
+            if name in body and not _fits(body[name], hint):
+                raise TypeError(f"{cls.__name__}.{name} is {str(body[name])[:40]!r}")
         return cls(**body)
     if len(value) != 1:
         raise ValueError(f"unknown keys {sorted(value)[:4]}")
@@ -127,6 +140,32 @@ def _decode(value: Any, depth: int) -> Any:
         case "$array":
             return _decode_array(*body)
     raise ValueError(f"unknown kind {kind!r}")
+
+
+@cache
+def _field_types(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type, of those that records use."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if kind in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is tuple:
+        if parts[1:] == (...,):
+            parts = parts[:1] * len(value) if isinstance(value, tuple) else ()
+        if not isinstance(value, tuple) or len(value) != len(parts):
+            return False
+        return all(map(_fits, value, parts))
+    if kind is Mapping:
+        return isinstance(value, dict) and all(_fits(part, parts[1]) for part in value.values())
+    if hint in (int, float):
+        numbers = int if hint is int else int | float
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    return isinstance(value, hint)
 
 
 def _decode_array(name: str, shape: list[int], data: Any) -> np.ndarray[Any, Any]:
