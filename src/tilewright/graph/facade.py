@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from tilewright.core.errors import VerificationFailed
+from tilewright.core.errors import UnsupportedOp, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
@@ -101,7 +101,18 @@ class Model:
         Raises:
             UnsupportedOp: some have no body either.
         """
-        expand_functions(self._model, wanted, infos=None, log=log, file=self.name)
+        left = expand_functions(self._model, wanted, log=log, file=self.name)
+        if left:
+            # Some bodies depend on the types of the inputs.
+            infos = self.infer().tensors
+            left = expand_functions(self._model, wanted, infos=infos, log=log, file=self.name)
+        if left:
+            raise UnsupportedOp(
+                f"neither a kernel nor a function body for {', '.join(left)}",
+                operators=tuple(left),
+                file=self.name,
+                remedy="replace these operators in the model",
+            )
         self.lineage.saw(self._model, "expand_functions")
 
     def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:

@@ -23,10 +23,18 @@ from tilewright.graph.clone import clone_node
 from tilewright.graph.element_types import element_type_of
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.normalize import normalize
-from tilewright.graph.walk import all_nodes, node_label, subgraphs, unique_names
+from tilewright.graph.walk import (
+    all_graphs,
+    all_nodes,
+    node_label,
+    own_values,
+    subgraphs,
+    unique_names,
+)
 
 MAX_NODES = 1_000_000
 _MAX_ROUNDS = 8
+_GIVEN, _OUTSIDE = "given|", "outside|"  # marks in names while a body is made
 Wanted = Callable[[str, str], bool]
 Identifier = tuple[str, str, str]
 
@@ -101,8 +109,16 @@ def _inline_in(
             _inline_in(inner, functions, file)
 
 
-def inline_call(node: ir.Node, function: ir.Function, *, file: str | None = None) -> list[ir.Node]:
+def inline_call(
+    node: ir.Node,
+    function: ir.Function,
+    *,
+    file: str | None = None,
+    captured: Mapping[str, ir.Value] | None = None,
+) -> list[ir.Node]:
     """Replaces one node by a function's body; returns the nodes put in its place.
+
+    ``captured`` gives function inputs of these names, after those of the call.
 
     Raises:
         InvalidModel: more arguments or results than the function has.
@@ -117,6 +133,9 @@ def inline_call(node: ir.Node, function: ir.Function, *, file: str | None = None
         )
     given = list(node.inputs) + [None] * (len(function.inputs) - len(node.inputs))
     values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, given, strict=True))
+    for value in function.inputs:
+        if captured and value.name is not None and value.name in captured:
+            values[value] = captured[value.name]
     attributes = {
         name: attribute
         for name, attribute in function.attributes.items()
@@ -173,7 +192,8 @@ def expand_functions(
 
     Args:
         model: a normalised model; it is normalised again afterwards.
-        wanted: says of ``(domain, op_type)`` whether to expand it.
+        wanted: says of ``(domain, op_type)`` whether to expand it; operators with graphs inside
+            are expanded in any case, those of control flow excepted.
         infos: types and shapes by value name, for bodies that depend on them.
         log: takes a decision for each expansion.
         file: the model's name in messages.
@@ -182,40 +202,67 @@ def expand_functions(
         The labels of nodes that are wanted but have no body, or whose input types are not known.
     """
     log = log if log is not None else DecisionLog()
+
+    def found() -> list[ir.Node]:
+        return [
+            node
+            for node in all_nodes(model.graph)
+            if wanted(node.domain, node.op_type) or _maps_graphs(node)
+        ]
+
     for _ in range(_MAX_ROUNDS):
         expanded = False
-        for node in [node for node in all_nodes(model.graph) if wanted(node.domain, node.op_type)]:
-            function = _body_of(node, infos or {})
+        for node in found():
+            outside: dict[str, ir.Value] = {}
+            function = _body_of(node, infos or {}, outside)
             if function is None:
                 continue
             log.add("expand_functions", node_label(node), "replaced by ONNX's function body")
-            inline_call(node, function, file=file)
+            inline_call(node, function, file=file, captured=outside)
             expanded = True
         if not expanded:
             break
         unique_names(model)
         normalize(model, log=log, file=file)
-    return [node_label(n) for n in all_nodes(model.graph) if wanted(n.domain, n.op_type)]
+    return [node_label(node) for node in found()]
 
 
-def _body_of(node: ir.Node, infos: Mapping[str, TensorInfo]) -> ir.Function | None:
-    """The function that ONNX gives for a node, its attributes completed by their defaults."""
+def _maps_graphs(node: ir.Node) -> bool:
+    """An operator with graphs inside that is no control flow (SequenceMap, FlexAttention)."""
+    if node.domain == "" and node.op_type in ("If", "Loop", "Scan"):
+        return False
+    return any(True for _ in subgraphs(node))
+
+
+def _body_of(
+    node: ir.Node, infos: Mapping[str, TensorInfo], outside: dict[str, ir.Value]
+) -> ir.Function | None:
+    """The function that ONNX gives for a node, its attributes completed by their defaults.
+
+    Values that the node's own graphs read from around it are entered into ``outside``, under the
+    names that they have in the function.
+    """
     definition = schema(node.domain, node.op_type, node.version or NEWEST_OPSET)
-    if definition is None or any(True for _ in subgraphs(node)):
+    if definition is None:
         return None
     for name, attribute in definition.attributes.items():
         if name not in node.attributes and attribute.default_value.name:
             default = onnx.AttributeProto.FromString(attribute.default_value.SerializeToString())
             node.attributes[name] = ir.serde.deserialize_attribute(default)
-    data = _body_bytes(node, definition, infos)
+    data = _body_bytes(node, definition, infos, outside)
     if not data:
         return None
     proto = onnx.FunctionProto.FromString(data)
     if not _complete_outputs(proto, node):
         return None
+    proto.input.extend(outside)
     function = ir.serde.deserialize_function(proto)
     for inner in function.all_nodes():
         inner.version = function.opset_imports.get(inner.domain, NEWEST_OPSET)
+        name = inner.name or ""
+        if name.startswith(_GIVEN):  # a node of the call's own graphs
+            inner.version = NEWEST_OPSET
+            inner.name = name.removeprefix(_GIVEN)
     return function
 
 
@@ -231,7 +278,12 @@ def _complete_outputs(proto: onnx.FunctionProto, node: ir.Node) -> bool:
     return True
 
 
-def _body_bytes(node: ir.Node, definition: Any, infos: Mapping[str, TensorInfo]) -> bytes | None:
+def _body_bytes(
+    node: ir.Node,
+    definition: Any,
+    infos: Mapping[str, TensorInfo],
+    outside: dict[str, ir.Value],
+) -> bytes | None:
     """The body as protobuf; ``definition`` is an OpSchema (its stubs lack the function part)."""
     data: bytes | None = None
     if definition.has_function:
@@ -244,10 +296,42 @@ def _body_bytes(node: ir.Node, definition: Any, infos: Mapping[str, TensorInfo])
         versions = definition.context_dependent_function_opset_versions
         data = definition.get_context_dependent_function_with_opset_version(
             max(v for v in versions if v <= NEWEST_OPSET),
-            ir.serde.serialize_node(node).SerializeToString(),
+            _node_proto(node, outside).SerializeToString(),
             [kind for kind in types if kind is not None],
         )
     return data
+
+
+def _node_proto(node: ir.Node, outside: dict[str, ir.Value]) -> onnx.NodeProto:
+    """The node for ONNX: marks the nodes of its graphs, and what these read from outside."""
+    proto = ir.serde.serialize_node(node)
+    own = {value for graph in subgraphs(node) for value in _all_values(graph)}
+    names: dict[str, str] = {}
+    for graph in subgraphs(node):
+        for inner in all_nodes(graph):
+            for value in inner.inputs:
+                if value is not None and value not in own and value.name not in names:
+                    names[str(value.name)] = f"{_OUTSIDE}{len(names)}"
+                    outside[names[str(value.name)]] = value
+    for attribute in proto.attribute:
+        for inner_graph in (attribute.g, *attribute.graphs):
+            _mark(inner_graph, names)
+    return proto
+
+
+def _all_values(graph: ir.Graph) -> Iterable[ir.Value]:
+    for inner in all_graphs(graph):
+        yield from own_values(inner)
+
+
+def _mark(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        node.name = f"{_GIVEN}{node.name}"
+        for index, name in enumerate(node.input):
+            node.input[index] = names.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _mark(inner, names)
 
 
 def _type_of(value: ir.Value | None, infos: Mapping[str, TensorInfo]) -> bytes | None:
@@ -264,5 +348,7 @@ def _type_of(value: ir.Value | None, infos: Mapping[str, TensorInfo]) -> bytes |
     elif value.const_value is not None:
         dims = [int(dim) for dim in value.const_value.shape]  # type: ignore[arg-type]
     proto: onnx.TypeProto = onnx.helper.make_tensor_type_proto(dtype.code, dims)
+    if info is not None and info.container == "sequence":
+        proto = onnx.helper.make_sequence_type_proto(proto)
     data: bytes = proto.SerializeToString()
     return data
