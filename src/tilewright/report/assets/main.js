@@ -29,7 +29,7 @@ function timeBar(data, {nameOf, colours}, choose) {
     if (index !== undefined) cell.addEventListener("click", () => choose(index));
     strip.append(cell);
   };
-  for (const k of data.kernels) add(k.time_us, (k.share ?? 0) > 0.025 ? `#${k.index}` : "", colours.get(nameOf(k)), kernelText(k), k.index);
+  for (const k of data.kernels) add(k.time_us, (k.share ?? 0) > 0.036 ? `#${k.index}` : "", colours.get(nameOf(k)), kernelText(k), k.index);
   add(data.host_us, "host", "#343a40", `steps between kernels: ${usText(data.host_us)}`);
   add(data.runtime_us, data.runtime_us > 0.03 * data.end_to_end_us ? "runtime" : "", "#adb5bd", `checking inputs, allocating results: ${usText(data.runtime_us)}`);
   const times = new Map();

@@ -39,6 +39,9 @@ function drawRoofline(svg, data, colourOf, choose) {
     shape(svg, "line", {x1: x(value), x2: x(value), y1: area.top, y2: area.bottom, class: "grid"});
     shape(svg, "text", {x: x(value), y: area.bottom + 15, "text-anchor": "middle"}, String(value));
   }
+  for (const value of [...decades(low.y / 10, high.y)].flatMap((power) => [2 * power, 5 * power])) {
+    if (value > low.y && value < high.y) shape(svg, "line", {x1: strip.left, x2: area.right, y1: y(value), y2: y(value), class: "grid fine"});
+  }
   for (const value of decades(low.y, high.y)) {
     shape(svg, "line", {x1: strip.left, x2: area.right, y1: y(value), y2: y(value), class: "grid"});
     shape(svg, "text", {x: strip.left - 5, y: y(value) + 4, "text-anchor": "end"}, String(value));

@@ -68,7 +68,7 @@ function kernelColumns(data) {
     number("bytes", "num_bytes", byteText),
     number("operations", "flops", flopText),
     {label: "type", text: (k) => k.dtype});
-  if (data.is_built) columns.push({label: "tactic", text: (k) => k.tactic});
+  if (data.is_built) columns.push({label: "tactic", class: "tactic", text: (k) => k.tactic, tip: (k) => k.schedule || k.tactic});
   return columns;
 }
 

@@ -232,7 +232,7 @@ def _approximated(subject: Subject) -> list[str]:
             result.append(f"{stage}: {len(done)} {what}")
     summary = subject.info.get("summary", {})
     if summary.get("verification"):
-        result.append(str(summary["verification"]))
+        result.append(f"verification: {summary['verification']}")
     return result
 
 
