@@ -15,8 +15,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
 from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import Explanation
@@ -27,6 +25,7 @@ from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor, Run
 from tilewright.runtime.feeds import Range, check_feeds
+from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment import segment_symbols
 
@@ -43,6 +42,7 @@ class Engine:
 
     def __init__(self, parts: EngineParts, *, threads: int | None = None) -> None:
         self._parts = parts
+        self._handed_over = handed_over(parts.program)
         info = parts.info
         self.threads = _threads(threads if threads is not None else info.get("threads"))
         self._lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
@@ -156,9 +156,9 @@ class Engine:
         run = Run(values, symbols)
         executor.execute(program, run)
         results: dict[str, Any] = {}
-        owned = [array for array in given.values() if isinstance(array, np.ndarray)]
-        for spec, value in zip(program.outputs, executor.outputs(program, run), strict=True):
-            results[spec.name] = self._own(value, owned)
+        found = executor.outputs(program, run)
+        for spec, value, ours in zip(program.outputs, found, self._handed_over, strict=True):
+            results[spec.name] = value if ours else copied(value)
         return results, run.symbols
 
     def _runnable(self) -> Executor:
@@ -169,20 +169,6 @@ class Engine:
                 remedy="compile for this machine, or run the engine on the one it was made for",
             )
         return self._executor
-
-    def _own(self, value: Any, owned: list[Any]) -> Any:
-        """A copy where the value shares memory with an input, a constant or another result."""
-        if isinstance(value, list):
-            return [self._own(part, owned) for part in value]
-        if not isinstance(value, np.ndarray):
-            return value
-        base = value if value.base is None else value.base
-        shared = base is not value and not isinstance(base, np.ndarray)
-        constant = not self._runnable().constant_ids.isdisjoint((id(value), id(base)))
-        if shared or constant or any(np.may_share_memory(value, other) for other in owned):
-            value = value.copy()
-        owned.append(value)
-        return value
 
     def submit(
         self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any

@@ -79,7 +79,6 @@ class Executor:
             name: array if array.flags.c_contiguous else array.copy(order="C")
             for name, array in constants.items()
         }
-        self.constant_ids = frozenset(id(array) for array in self.constants.values())
         self.native = native
         self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
