@@ -23,7 +23,7 @@ from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfRange, ShapeMismatch
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
-from tilewright.runtime.cpu.allocator import empty
+from tilewright.runtime.cpu.allocator import empty_at
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
@@ -39,11 +39,13 @@ from tilewright.runtime.program import (
     Segment,
     Step,
     Sweep,
+    TensorArg,
     TensorSpec,
 )
 from tilewright.runtime.segment import Context, SegmentPlan, segment_symbols
 
 MAX_PLANS = 16
+MAX_SIZES = 4096  # of steps that compute sizes from sizes
 Array = npt.NDArray[Any]
 
 
@@ -53,6 +55,7 @@ class Run:
 
     values: dict[str, Any]
     symbols: dict[str, int] = field(default_factory=dict)
+    addresses: dict[str, tuple[Array, int]] = field(default_factory=dict)
 
 
 class Watch(Protocol):
@@ -82,8 +85,9 @@ class Executor:
         self.native = native
         self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
-        # Of each segment that has run; the segment is kept, so that its id stays its own.
-        self._symbols: dict[int, tuple[Segment, tuple[str, ...]]] = {}
+        # Of each step that has run; the step is kept, so that its id stays its own.
+        self._symbols: dict[int, tuple[Step, tuple[str, ...]]] = {}
+        self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._lock = Lock()
 
     def watched(self, watch: Watch) -> Executor:
@@ -94,6 +98,7 @@ class Executor:
         other = Executor(self.constants, self.native)
         other._watch = watch
         other._plans, other._symbols, other._lock = self._plans, self._symbols, self._lock
+        other._sizes = self._sizes
         return other
 
     def value(self, run: Run, name: str) -> Any:
@@ -147,10 +152,7 @@ class Executor:
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
         """The plan for the current sizes, from a bounded cache."""
-        known = self._symbols.get(id(segment))
-        if known is None:
-            known = self._symbols[id(segment)] = (segment, segment_symbols(segment))
-        _, names = known
+        names = self._names(segment)
         key = (id(segment), *(symbols[name] for name in names))
         with self._lock:
             found = self._plans.get(key)
@@ -164,16 +166,28 @@ class Executor:
                 self._plans.popitem(last=False)
         return found
 
+    def _names(self, step: Segment | Bind) -> tuple[str, ...]:
+        """The sizes that a step depends on."""
+        known = self._symbols.get(id(step))
+        if known is None:
+            names = segment_symbols(step) if isinstance(step, Segment) else _bind_symbols(step)
+            known = self._symbols[id(step)] = (step, names)
+        return known[1]
+
     def _segment(self, segment: Segment, run: Run) -> None:
         plan = self.plan(segment, run.symbols)
-        arrays = [self._input(run, spec) for spec in plan.inputs]
+        arrays = [self._input(run, spec) for spec in plan.inputs]  # lives until the kernels end
+        addresses = [
+            _address(run, spec.name, array) for spec, array in zip(plan.inputs, arrays, strict=True)
+        ]
         for spec, shape in zip(segment.outputs, plan.output_shapes, strict=True):
-            made = empty(shape, spec.dtype.numpy, f"the value {spec.name}")
+            made, address = empty_at(shape, spec.dtype.numpy, f"the value {spec.name}")
             run.values[spec.name] = made
-            arrays.append(made)
+            run.addresses[spec.name] = made, address
+            addresses.append(address)
         context = plan.lease()
         try:
-            plan.bind(context, arrays)
+            plan.bind(context, addresses)
             context.status[0] = 0
             if self._watch is None:
                 self.native.run(context)
@@ -199,6 +213,22 @@ class Executor:
     # --- host steps ------------------------------------------------------------------------------
 
     def _bind(self, step: Bind, run: Run) -> None:
+        """Sets sizes; those that follow from other sizes alone are computed once."""
+        if any(isinstance(arg, TensorArg) for arg in step.args):
+            found = self._bound(step, run)
+        else:
+            key = (id(step), *[run.symbols[name] for name in self._names(step)])
+            known = self._sizes.get(key)
+            found = self._kept(key, self._bound(step, run)) if known is None else known
+        run.symbols.update(zip(step.symbols, found, strict=True))
+
+    def _kept(self, key: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if len(self._sizes) >= MAX_SIZES:
+            self._sizes.clear()
+        self._sizes[key] = sizes
+        return sizes
+
+    def _bound(self, step: Bind, run: Run) -> tuple[int, ...]:
         args: list[Any] = []
         for arg in step.args:
             if isinstance(arg, DimsArg):
@@ -210,7 +240,7 @@ class Executor:
         found = BINDINGS[step.function](*args)
         if len(found) != len(step.symbols):
             raise ShapeMismatch(f"expected {len(step.symbols)} sizes, the data gives {len(found)}")
-        run.symbols.update(zip(step.symbols, map(int, found), strict=True))
+        return tuple(map(int, found))
 
     def _interpret(self, step: Interpret, run: Run) -> None:
         from tilewright.runtime.reference import OperatorError, evaluate
@@ -247,3 +277,14 @@ class Executor:
     def _reshape(self, step: Reshape, run: Run) -> None:
         shape = tuple(dim.evaluate(run.symbols) for dim in step.target.shape or ())
         run.values[step.target.name] = np.asarray(self.value(run, step.source)).reshape(shape)
+
+
+def _bind_symbols(step: Bind) -> tuple[str, ...]:
+    dims = [dim for arg in step.args if isinstance(arg, DimsArg) for dim in arg.dims]
+    return tuple(sorted(set().union(*(dim.symbols for dim in dims))))
+
+
+def _address(run: Run, name: str, array: Array) -> int:
+    """Where an array lies; NumPy is slow to tell, so what a segment made is remembered."""
+    known = run.addresses.get(name)
+    return known[1] if known is not None and known[0] is array else array.ctypes.data

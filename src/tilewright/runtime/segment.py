@@ -44,6 +44,8 @@ class Context:
     table: Words
     rows: Words
     status: Words
+    rows_address: int
+    status_address: int
 
 
 class SegmentPlan:
@@ -152,10 +154,18 @@ class SegmentPlan:
         status = np.zeros(2, dtype=np.int64)
         table = self._template.copy()
         table[self._arena_slots] += arena.ctypes.data
+        status_address = status.ctypes.data
         for base in self._bases:
-            table[base] = status.ctypes.data
+            table[base] = status_address
         rows = self._rows(table.ctypes.data)
-        return Context(arena=arena, table=table, rows=rows, status=status)
+        return Context(
+            arena=arena,
+            table=table,
+            rows=rows,
+            status=status,
+            rows_address=rows.ctypes.data,
+            status_address=status_address,
+        )
 
     def _rows(self, table: int) -> Words:
         rows: list[list[int]] = []
@@ -180,9 +190,8 @@ class SegmentPlan:
         grain = min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
         return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
 
-    def bind(self, context: Context, arrays: list[Array]) -> None:
+    def bind(self, context: Context, addresses: list[int]) -> None:
         """Writes the addresses of ``inputs`` and the outputs into the table."""
-        addresses = [array.ctypes.data for array in arrays]
         table = context.table
         for slot, number in self._patches:
             table[slot] = addresses[number]

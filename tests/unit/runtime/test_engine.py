@@ -259,7 +259,12 @@ def test_a_plan_beyond_the_memory_says_how_much(monkeypatch: pytest.MonkeyPatch)
 
 def _run_without_output(engine: tw.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The arena is as large as the output, which would be refused first."""
-    monkeypatch.setattr(executor, "empty", lambda shape, dtype, _purpose: np.empty(shape, dtype))
+
+    def made(shape: tuple[int, ...], dtype: Any, _purpose: str) -> tuple[Any, int]:
+        array = np.empty(shape, dtype)
+        return array, array.ctypes.data
+
+    monkeypatch.setattr(executor, "empty_at", made)
     engine(x=normal(256, 8))
 
 

@@ -78,7 +78,7 @@ def test_the_table_holds_addresses_numbers_and_sizes() -> None:
     assert [own.name for own in made.inputs] == ["x"]
     context = made.lease()
     x, y = np.zeros(5, np.float32), np.zeros((5, 2), np.float32)
-    made.bind(context, [x, y])
+    made.bind(context, [array.ctypes.data for array in (x, y)])
     arena, status = context.arena.ctypes.data, context.status.ctypes.data
     a, b = (arena + made.offsets[name] for name in "ab")
     expected = [status, 0, 0, x.ctypes.data, w.ctypes.data, a, 5]

@@ -27,7 +27,12 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def allocate(num_bytes: int, purpose: str = "a buffer") -> npt.NDArray[np.uint8]:
-    """Uninitialised bytes.
+    """Uninitialised bytes; see ``allocate_at``."""
+    return allocate_at(num_bytes, purpose)[0]
+
+
+def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[np.uint8], int]:
+    """Uninitialised bytes, and their address (which NumPy is slow to tell).
 
     Args:
         num_bytes: size; 0 gives an empty array.
@@ -46,8 +51,9 @@ def allocate(num_bytes: int, purpose: str = "a buffer") -> npt.NDArray[np.uint8]
         block = np.empty(num_bytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
         raise _too_much(num_bytes, purpose, "the system refuses it") from error
-    start = -block.ctypes.data % alignment
-    return block[start : start + num_bytes]
+    address = block.ctypes.data
+    start = -address % alignment
+    return block[start : start + num_bytes], address + start
 
 
 def empty(
@@ -58,8 +64,15 @@ def empty(
     Raises:
         OutOfMemory: as ``allocate``.
     """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    return allocate(num_bytes, purpose).view(dtype).reshape(shape)
+    return empty_at(shape, dtype, purpose)[0]
+
+
+def empty_at(
+    shape: Sequence[int], dtype: np.dtype[Any], purpose: str = "a tensor"
+) -> tuple[npt.NDArray[Any], int]:
+    """``empty``, and the address."""
+    block, address = allocate_at(math.prod(shape) * dtype.itemsize, purpose)
+    return np.ndarray(shape, dtype, block), address
 
 
 def is_aligned(array: npt.NDArray[Any], alignment: int = ALIGNMENT) -> bool:

@@ -66,9 +66,8 @@ class NativeCode:
         if entry is None or self._pool is None:
             entry = self._start()
         handle = 0 if self._pool is None else self._pool.handle
-        rows = context.rows
         kept = 0 if times is None else times.ctypes.data
-        entry(handle, rows.ctypes.data, len(rows), context.status.ctypes.data, kept)
+        entry(handle, context.rows_address, len(context.rows), context.status_address, kept)
 
     def _start(self) -> Callable[..., Any]:
         pool_code, driver_code = (self._objects.get(name) for name in ("pool", "driver"))
