@@ -49,10 +49,9 @@ def _recorder() -> str:
 
 @dataclass(frozen=True)
 class Driver:
-    """The driver's functions, the pool, and stages that keep records."""
+    """The driver, the pool, and stages that keep records."""
 
     run: Callable[..., Any]
-    timed: Callable[..., Any]
     pool: ThreadPool
     stages: LoadedObject
 
@@ -65,13 +64,12 @@ def driver() -> Driver:
     add_driver(module)
     loaded = load_object(
         compile_module(module.text(), target),
-        ("tw_run", "tw_run_timed"),
+        ("tw_run",),
         {"tw_pool_run": pool.run_address},
     )
-    words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
     return Driver(
-        run=loaded.function("tw_run", None, *words),
-        timed=loaded.function("tw_run_timed", None, *words, ctypes.c_void_p),
+        run=loaded.function("tw_run", None, pointer, pointer, number, pointer, pointer),
         pool=pool,
         stages=load_object(compile_module(_recorder(), target), ("record", "count")),
     )
@@ -104,7 +102,7 @@ class Tape:
         """What was called: first, last and step of each."""
         table = np.array(rows, np.int64).reshape(-1, ROW_BYTES // 8)
         data = (table.ctypes.data, len(table), self.status.ctypes.data)
-        self.driver.run(self.driver.pool.handle, *data)
+        self.driver.run(self.driver.pool.handle, *data, None)
         return [entry[1:].tolist() for entry in self.log[: self.block[LENGTH]]]
 
 
@@ -159,7 +157,7 @@ def test_small_stages_stay_on_the_caller_and_large_ones_are_shared(driver: Drive
         address = driver.stages.address("count")
         row = np.array([CALL, address, counts.ctypes.data, iterations, grain, 0, 0, 0], np.int64)
         status = np.zeros(2, np.int64)
-        driver.run(driver.pool.handle, row.ctypes.data, 1, status.ctypes.data)
+        driver.run(driver.pool.handle, row.ctypes.data, 1, status.ctypes.data, None)
         assert (counts[:iterations] == 1).all()
         assert (counts[iterations:] == 0).all()
 
@@ -167,7 +165,7 @@ def test_small_stages_stay_on_the_caller_and_large_ones_are_shared(driver: Drive
 def test_the_timed_driver_does_the_same_and_charges_each_row(tape: Tape, driver: Driver) -> None:
     rows = np.array([tape.call(1), tape.loop(LOOP, 4, 3), tape.call(2), tape.loop(END, 2, 3)])
     times = np.zeros(len(rows), np.int64)
-    driver.timed(
+    driver.run(
         driver.pool.handle, rows.ctypes.data, len(rows), tape.status.ctypes.data, times.ctypes.data
     )
     assert tape.block[LENGTH] == 4
