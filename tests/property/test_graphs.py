@@ -1,0 +1,41 @@
+"""Random models: the compiled engine equals the reference, at several sizes with one engine.
+
+A failure prints the seed with the model's nodes; ``python tests/property/graphs.py SEED`` repeats
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from property.check import check, report
+from property.strategies import generate
+
+_BATCHES = 40
+_SIZE = 52  # 2,080 models
+_FIRST_SEED = 1_000_000
+_SAVED = 10  # one of so many engines is saved and loaded before it runs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The driver is compiled once a session, and nothing is taken from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(_BATCHES))
+def test_random_models(batch: int, tmp_path: Path) -> None:
+    first = _FIRST_SEED + batch * _SIZE
+    failures = []
+    for seed in range(first, first + _SIZE):
+        sample = generate(seed)
+        problems = check(sample, tmp_path if seed % _SAVED == 0 else None)
+        if problems:
+            failures.append(report(sample, problems))
+    assert not failures, f"{len(failures)} of {_SIZE}:\n" + "\n\n".join(failures[:3])
