@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.core.dtypes import FLOAT32
 from tilewright.report.profile import Event, Profile, StepTime
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.executor import Executor
@@ -29,11 +31,13 @@ from tilewright.runtime.program import (
     Reshape,
     Segment,
     Step,
+    TensorSpec,
     all_steps,
 )
 from tilewright.runtime.segment import Context, num_rows
 
 _WARM_UP = 2
+_CALIBRATIONS = 200
 
 
 @dataclass(slots=True)
@@ -44,41 +48,54 @@ class Sample:
         launches: (segment's id, start, time of each row) of every segment that ran.
         host: (step's id, start, duration, part of it outside of inner steps).
         start, total: of the whole run.
+        charged: what launches and outermost host steps have taken so far, with the cost of noting.
+        noting: cost of noting all times.
     """
 
     launches: list[tuple[int, int, npt.NDArray[np.int64]]] = field(default_factory=list)
     host: list[tuple[int, int, int, int]] = field(default_factory=list)
     start: int = 0
     total: int = 0
+    charged: int = 0
+    noting: int = 0
 
 
 class Stopwatch:
     """Notes times while an executor works.
 
     While a run is timed it only keeps numbers; ``Ledger`` makes sense of them afterwards.
+
+    Args:
+        native: the code of the executor.
+        cost_ns: what noting one time takes beside the time itself; it is charged to nobody.
+        rows_cost_ns: what memory for the times of rows takes.
     """
 
-    def __init__(self, native: NativeCode) -> None:
+    def __init__(self, native: NativeCode, cost_ns: int = 0, rows_cost_ns: int = 0) -> None:
         self.sample = Sample()
         self._native = native
-        self._charged = 0  # ns in steps that ended so far
+        self._cost_ns = cost_ns
+        self._rows_cost_ns = cost_ns + rows_cost_ns
 
     def host_step(self, step: Step, work: Callable[[], None]) -> None:
         """Does the work of a step, which is charged less what steps inside it were."""
-        before, start = self._charged, perf_counter_ns()
+        sample = self.sample
+        before, start = sample.charged, perf_counter_ns()
         work()
         duration = perf_counter_ns() - start
-        own = duration - (self._charged - before)
-        self._charged = before + duration
-        self.sample.host.append((id(step), start, duration, own))
+        own = duration - (sample.charged - before)
+        sample.charged = before + duration + self._cost_ns
+        sample.noting += self._cost_ns
+        sample.host.append((id(step), start, duration, own))
 
     def launch(self, segment: Segment, context: Context) -> None:
         """Runs a segment's kernels with the driver that keeps time."""
         times = np.zeros(len(context.rows), dtype=np.int64)
-        start = perf_counter_ns()
+        sample, start = self.sample, perf_counter_ns()
         self._native.run(context, times)
-        self._charged += perf_counter_ns() - start
-        self.sample.launches.append((id(segment), start, times))
+        sample.charged += perf_counter_ns() - start + self._cost_ns
+        sample.noting += self._rows_cost_ns
+        sample.launches.append((id(segment), start, times))
 
 
 class Ledger:
@@ -87,6 +104,7 @@ class Ledger:
     Attributes:
         kernels, host: nanoseconds by the number of the call or step.
         calls: how often each of them ran, by (kind, number).
+        outside: nanoseconds of the run in neither.
         events: (kind, number, start, duration).
     """
 
@@ -114,6 +132,8 @@ class Ledger:
                 spent = int(times[row : row + rows].sum())
                 self._add("kernel", first + number, at, spent, spent)
                 at, row = at + spent, row + rows
+        inside = sum(self.kernels.values()) + sum(self.host.values())
+        self.outside = max(0, sample.total - inside - sample.noting)
 
     def _add(self, kind: str, number: int, start: int, duration: int, own: int) -> None:
         times = self.kernels if kind == "kernel" else self.host
@@ -141,7 +161,7 @@ def profile_runs(
         threads: of the engine, for the record.
         symbols: the sizes of a run's symbolic dims, once one has run.
     """
-    watch = Stopwatch(executor.native)
+    watch = Stopwatch(executor.native, *_costs_ns(executor.native))
     timed = executor.watched(watch)
     plain: list[int] = []
     busy: list[int] = []
@@ -166,6 +186,26 @@ def profile_runs(
     )
 
 
+def _costs_ns(native: NativeCode) -> tuple[int, int]:
+    """What noting one time takes beside the time that is noted, and what memory for rows takes."""
+    watch = Stopwatch(native)
+    step = Reshape(source="", target=TensorSpec(name="", dtype=FLOAT32, shape=()))
+    steps: list[int] = []
+    rows: list[int] = []
+    for _ in range(_CALIBRATIONS):
+        start = perf_counter_ns()
+        watch.host_step(step, partial(_do_nothing))
+        middle = perf_counter_ns()
+        steps.append(middle - start - watch.sample.host[-1][2])
+        address = np.zeros(64, dtype=np.int64).ctypes.data
+        rows.append(perf_counter_ns() - middle if address else 0)
+    return sorted(steps)[_CALIBRATIONS // 4], sorted(rows)[_CALIBRATIONS // 4]
+
+
+def _do_nothing() -> None:
+    """Work that takes no time."""
+
+
 def _fastest_us(nanoseconds: Sequence[int]) -> float:
     """The mean of the fastest quarter."""
     chosen = sorted(nanoseconds)[: max(1, len(nanoseconds) // 4)]
@@ -183,11 +223,7 @@ class _Summary:
 
     def profile(self, *, threads: int) -> Profile:
         """The profile, as if a run without profiling took as long as one with it."""
-        outside = [
-            ledger.total - sum(ledger.kernels.values()) - sum(ledger.host.values())
-            for ledger in self._ledgers
-        ]
-        runtime_us = _fastest_us(outside)
+        runtime_us = _fastest_us([ledger.outside for ledger in self._ledgers])
         kernels, host = self._kernels(), self._host()
         total = runtime_us + sum(step.microseconds for step in (*kernels, *host))
         profiled_us = _fastest_us([ledger.total for ledger in self._ledgers])
