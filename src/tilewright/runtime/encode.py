@@ -120,7 +120,7 @@ def _decode(value: Any, depth: int) -> Any:
         cls = _CLASSES[value["$record"]]
         body = {name: _decode(part, depth + 1) for name, part in value.items() if name != "$record"}
         for name, hint in _field_types(cls).items():
-            if name in body and not _fits(body[name], hint):
+            if name in body and not fits(body[name], hint):
                 raise TypeError(f"{cls.__name__}.{name} is {str(body[name])[:40]!r}")
         return cls(**body)
     if len(value) != 1:
@@ -147,21 +147,21 @@ def _field_types(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type, of those that records use."""
     kind, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
     if kind in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
+        return any(fits(value, part) for part in parts)
     if kind is tuple:
         if parts[1:] == (...,):
             parts = parts[:1] * len(value) if isinstance(value, tuple) else ()
         if not isinstance(value, tuple) or len(value) != len(parts):
             return False
-        return all(map(_fits, value, parts))
+        return all(map(fits, value, parts))
     if kind is Mapping:
-        return isinstance(value, dict) and all(_fits(part, parts[1]) for part in value.values())
+        return isinstance(value, dict) and all(fits(part, parts[1]) for part in value.values())
     if hint in (int, float):
         numbers = int if hint is int else int | float
         return isinstance(value, numbers) and not isinstance(value, bool)

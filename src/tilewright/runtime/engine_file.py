@@ -16,8 +16,10 @@ import hashlib
 import json
 import math
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,14 +33,35 @@ from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CacheError, CorruptEngine
 from tilewright.core.record import Decision, Placement
 from tilewright.runtime.check_program import check_program
-from tilewright.runtime.encode import decode, encode
+from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.program import Program
 
 FORMAT = 1
 _MAX_MEMBERS = 100_000
-_MAX_JSON_BYTES = 1 << 30
+_MAX_JSON_BYTES = 1 << 28
 _MAX_RATIO = 200
 _REMEDY = "build the engine again"
+# What a damaged archive makes zipfile raise: while it reads the directory, and a member (whose
+# password or method may be forged as well).
+_ARCHIVE_ERRORS = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    EOFError,
+    NotImplementedError,
+    OverflowError,
+    ValueError,
+    struct.error,
+)
+_MEMBER_ERRORS = (*_ARCHIVE_ERRORS, zlib.error, RuntimeError, OSError)
+_INFO_TYPES: dict[str, Any] = {
+    "cpu": str,
+    "triple": str,
+    "required_features": tuple[str, ...],
+    "threads": int,
+    "ranges": Mapping[str, tuple[int | None, int | None]],
+    "metadata": Mapping[str, str],
+    "summary": Mapping[str, Any],
+}
 Array = npt.NDArray[Any]
 
 
@@ -171,7 +194,7 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
             return _read(archive)
     except FileNotFoundError as error:
         raise CorruptEngine("no such file", file=name, remedy="check the path") from error
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+    except _ARCHIVE_ERRORS as error:
         raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=_REMEDY) from error
     except OSError as error:
         raise CorruptEngine(f"cannot be read: {error.strerror}", file=name) from error
@@ -216,6 +239,8 @@ def _check_members(archive: zipfile.ZipFile) -> None:
         parts = entry.filename.split("/")
         if entry.filename.startswith("/") or "\\" in entry.filename or ".." in parts:
             raise CorruptEngine(f"a member is named {entry.filename!r}", remedy=_REMEDY)
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise CorruptEngine(f"{entry.filename} is packed in a foreign way", remedy=_REMEDY)
         if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1024):
             raise CorruptEngine(f"{entry.filename} expands {_MAX_RATIO} times", remedy=_REMEDY)
 
@@ -229,7 +254,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> byt
         raise CorruptEngine(f"{name} has {entry.file_size} bytes", remedy=_REMEDY)
     try:
         return archive.read(entry)
-    except Exception as error:
+    except _MEMBER_ERRORS as error:
         raise CorruptEngine(f"{name} cannot be read: {error}", remedy=_REMEDY) from error
 
 
@@ -267,8 +292,18 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         exports=exports,
         decisions=tuple(decisions),
         placements=tuple(placements),
-        info=dict(decode(document["info"])),
+        info=_info(decode(document["info"])),
     )
+
+
+def _info(info: Any) -> dict[str, Any]:
+    """What is known of the build, with the parts that an engine needs of the right types."""
+    if not isinstance(info, dict):
+        raise CorruptEngine("engine.json says nothing of the build", remedy=_REMEDY)
+    for name, kind in _INFO_TYPES.items():
+        if name in info and not fits(info[name], kind):
+            raise CorruptEngine(f"{name} is {str(info[name])[:40]!r}", remedy=_REMEDY)
+    return info
 
 
 def _unpack(

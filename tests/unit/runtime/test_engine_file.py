@@ -201,6 +201,14 @@ def test_members_must_be_known_and_have_safe_names(built: Path, tmp_path: Path) 
     _refused(path, "a member twice")
 
 
+def test_a_foreign_method_of_packing_is_refused(built: Path, tmp_path: Path) -> None:
+    path = tmp_path / "engine.tw"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        for name, data in _members(built).items():
+            archive.writestr(name, data)
+    _refused(path, "packed in a foreign way")
+
+
 def test_a_foreign_version_is_named(built: Path, tmp_path: Path) -> None:
     members = _edited(_members(built), lambda document: document.update(format=99))
     path = _zip(tmp_path / "engine.tw", members)
@@ -241,6 +249,22 @@ def _edits() -> dict[str, tuple[Callable[[dict[str, Any]], None], str]]:
         "unknown element type": (
             lambda d: d["constants"]["w"].__setitem__(0, "float7"),
             "not complete|float7",
+        ),
+        "threads that are no number": (
+            lambda d: d["info"]["$map"].update(threads="many"),
+            "threads is 'many'",
+        ),
+        "ranges that are none": (
+            lambda d: d["info"]["$map"].update(ranges={"$map": {"batch": [1]}}),
+            "ranges is",
+        ),
+        "metadata that are no text": (
+            lambda d: d["info"]["$map"].update(metadata={"$map": {"key": 1}}),
+            "metadata is",
+        ),
+        "calls that are no calls": (
+            lambda d: step(d).update(calls=[1]),
+            r"Segment\.calls is",
         ),
         "call of a kernel that is missing": (
             lambda d: step(d)["calls"][0].update(kernel="0" * 32),
