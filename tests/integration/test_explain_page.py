@@ -155,6 +155,7 @@ def test_an_estimate_and_an_empty_model_have_a_page_too(tmp_path: Path, window: 
     for name in ("estimate.html", "empty.html"):
         window.open(tmp_path / name)
         assert window.run("return document.getElementById('title').textContent")
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth")
         assert window.console() == []
 
 

@@ -64,7 +64,7 @@ function start() {
   }
   timeBar(data, kinds, choose);
   sortableTable(document.getElementById("kernels"), kernelColumns(data), [...data.kernels],
-    {sortBy: data.end_to_end_us === null ? undefined : 2, detail: kernelDetail, key: (k) => k.index});
+    {sortBy: 2, detail: kernelDetail, key: (k) => k.index});
   addSections(document.getElementById("more"), data);
 }
 start();

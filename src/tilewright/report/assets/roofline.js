@@ -97,6 +97,6 @@ function drawKernels(svg, points, {x, y, strip}, colourOf, choose) {
     p.centre = [at, y(p.rate), radius];
   }
   svg.append(gap);
-  const saving = [...points].sort((a, b) => (b.k.headroom_us ?? 0) - (a.k.headroom_us ?? 0)).slice(0, 6);
+  const saving = [...points].sort((a, b) => (b.k.headroom_us ?? b.us) - (a.k.headroom_us ?? a.us)).slice(0, 6);
   for (const p of saving) shape(svg, "text", {x: p.centre[0], y: p.centre[1] + 4, class: "dot-label"}, `#${p.k.index}`);
 }
