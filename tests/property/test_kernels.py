@@ -103,7 +103,8 @@ def difference(
         if case.exact and np.array_equal(b, c, equal_nan=True):
             allowed = 0.0
         else:
-            finite = np.where(np.isfinite(b) & np.isfinite(c), np.abs(b - c), 0.0)
+            usual = np.isfinite(b) & np.isfinite(c)
+            finite = np.abs(np.where(usual, b, 0.0) - np.where(usual, c, 0.0))
             scale = np.max(np.where(np.isfinite(b), np.abs(b), 0.0), initial=0.0)
             step = {2: 2.0**-7, 4: 2.0**-19, 8: 2.0**-22}.get(want.dtype.itemsize, 0.3)
             allowed = 8 * float(np.max(finite, initial=0.0)) + step * float(scale)
