@@ -116,8 +116,7 @@ class Dim:
         """Returns an integer as a dim; a dim as it is."""
         if isinstance(value, Dim):
             return value
-        number = operator.index(value)
-        return Dim((((), number),)) if number else Dim(())
+        return _constant(operator.index(value))
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -236,6 +235,11 @@ class Dim:
                 product = product * _substitute_atom(atom, values)
             total = total + product
         return total
+
+
+@lru_cache(maxsize=1 << 14)
+def _constant(number: int) -> Dim:
+    return Dim((((), number),)) if number else Dim(())
 
 
 def product(dims: Iterable[Dim | int]) -> Dim:

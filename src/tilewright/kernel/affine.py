@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import AxisVar, Call, Const, DimValue, Expr
@@ -53,8 +54,9 @@ class Affine:
         return self.terms.get(axis, ZERO)
 
 
+@lru_cache(maxsize=1 << 16)
 def affine(expr: Expr) -> Affine:
-    """The affine form of an int64 expression."""
+    """The affine form of an int64 expression (expressions are interned, so forms are kept)."""
     match expr:
         case Const():
             return Affine(offset=Dim.of(int(expr.value)))

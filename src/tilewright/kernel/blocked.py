@@ -129,6 +129,7 @@ class Blocker:
         self.shapes = shapes
         self._inner: dict[str, int] = {}
         self._padded: dict[str, Dim] = {}
+        self._done: dict[int, Expr] = {}  # within one stage
         self._extents: dict[str, Dim] = {}
 
     def kernel(self, kernel: Kernel, split: Mapping[str, int] | None = None) -> Kernel:
@@ -159,6 +160,7 @@ class Blocker:
         blocks = axes_to_split(stage, self.layouts, self.shapes, split)
         self._inner, self._extents = {}, {axis.name: axis.extent for axis in stage.axes}
         self._padded = {}
+        self._done = {}
         names: dict[str, Expr] = {}
         axes: list[Axis] = []
         last: list[Axis] = []
@@ -206,16 +208,17 @@ class Blocker:
 
     def _expr(self, root: Expr, names: Mapping[str, Expr], blocks: Mapping[str, int]) -> Expr:
         """Replaces split axes and re-indexes loads, bottom-up."""
-        done: dict[int, Expr] = {}
+        done = self._done
         around = dict(names)
-        for node in walk(root):
+        nodes = [node for node in walk(root) if id(node) not in done]
+        for node in nodes:
             if isinstance(node, Reduce):
                 for axis in node.axes:
                     self._extents[axis.name] = axis.extent
                     if axis.name in blocks and axis.name not in around:
                         outer, inner = self._halves(axis, blocks[axis.name])
                         around[axis.name] = outer.var * blocks[axis.name] + inner.var
-        for node in walk(root):
+        for node in nodes:
             done[id(node)] = self._node(node, done, around, blocks)
         return done[id(root)]
 

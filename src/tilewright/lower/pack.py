@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, access, affine
 from tilewright.kernel.blocked import conjuncts
@@ -148,20 +149,36 @@ def _packed(
     inside: tuple[tuple[Affine, int], ...],
     array: Array,
 ) -> tuple[Buffer, Array]:
-    where = _grid(form, order)
     text = ",".join(f"{axis.extent}*{form.terms[axis.name]}" for axis in order)
     name = f"{node.buffer}/packed[{text}+{form.offset}]"
     dims = tuple(axis.extent for axis in order)
     flat = array.reshape(-1)
     if not inside:
-        # A choice around the load may leave points out; those may lie anywhere, and are not used.
-        return Buffer(name, node.dtype, dims), flat[np.clip(where, 0, flat.size - 1)]
+        return Buffer(name, node.dtype, dims), _strided(flat, form, order)
+    where = _grid(form, order)
     mask = np.ones(where.shape, dtype=bool)
     for bound, limit in inside:
         mask &= _grid(bound, order) < limit
         name += f"[{limit}]"
     data = np.where(mask, flat[np.where(mask, where, 0)], array.dtype.type(0))
     return Buffer(name, node.dtype, dims), data
+
+
+def _strided(flat: Array, form: Affine, order: list[Axis]) -> Array:
+    """The elements at an affine form, copied; an index array would cost ten times as much."""
+    steps = [form.terms[axis.name].const for axis in order]
+    sizes = [axis.extent.const for axis in order]
+    ends = [step * (size - 1) for step, size in zip(steps, sizes, strict=True)]
+    first, last = form.offset.const, form.offset.const
+    first += sum(end for end in ends if end < 0)
+    last += sum(end for end in ends if end > 0)
+    if not all(sizes):
+        return np.empty(sizes, dtype=flat.dtype)
+    if first < 0 or last >= flat.size:
+        raise InternalError(f"a packed access reaches {first} .. {last} of {flat.size} elements")
+    strides = [step * flat.itemsize for step in steps]
+    window = np.lib.stride_tricks.as_strided(flat[form.offset.const :], sizes, strides)
+    return np.ascontiguousarray(window)
 
 
 def _grid(form: Affine, order: list[Axis]) -> npt.NDArray[np.int64]:
