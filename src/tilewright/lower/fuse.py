@@ -32,6 +32,7 @@ class Fusion:
     views: dict[str, View] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    refusals: set[tuple[str, str, str]] = field(default_factory=set)
 
     def chain(self, name: str) -> list[View]:
         """The views between a buffer and the memory that it stands for."""
@@ -45,6 +46,14 @@ class Fusion:
         """The pure kernel that computes a buffer, through views."""
         chain = self.chain(name)
         return self.bodies.get(chain[-1].source.name if chain else name)
+
+    def refuse(self, name: str, body: Body, consumer: Consumer, reason: str) -> None:
+        """Logs a refusal, unless it was said of a kernel that the consumer has absorbed."""
+        said = {(name, reason, source) for source in consumer.sources}
+        if said.isdisjoint(self.refusals):
+            subject = f"{'+'.join(body.kernel.sources)} -> {'+'.join(consumer.sources)}"
+            self.log.add("fuse_vertical", subject, "separate kernels", (("fuse", reason),))
+        self.refusals |= said
 
     def is_shared(self, name: str) -> bool:
         """True when somebody else needs the buffer, or what it is a view of, in memory."""
@@ -72,7 +81,7 @@ def fuse(items: Sequence[Item], keep: Collection[str], log: DecisionLog) -> list
             continue
         for buffer in item.buffers:
             state.buffers.setdefault(buffer.name, buffer)
-        consumer = Consumer(item, [part_of(stage) for stage in item.stages])
+        consumer = Consumer(item, [part_of(stage) for stage in item.stages], list(item.sources))
         kernel = _absorb(consumer, state)
         if kernel.is_pure:
             state.bodies[kernel.outputs[0].name] = pure_body(kernel, consumer.parts[0].nodes)
@@ -91,22 +100,24 @@ def _absorb(consumer: Consumer, state: Fusion) -> Kernel:
     """Inlines producers until no load can be replaced; the fused kernel."""
     kernel = consumer.kernel
     absorbed, refused = 0, set[str]()
-    sources = list(kernel.sources)
     while True:
         body = _absorb_one(consumer, refused, state)
         if body is None:
             break
         absorbed += 1
-        sources = [*(s for s in body.kernel.sources if s not in sources), *sources]
+        new = [source for source in body.kernel.sources if source not in consumer.sources]
+        consumer.sources[:0] = new
     if not absorbed:
         return kernel
     state.log.add(
-        "fuse_vertical", "+".join(sources), f"one kernel, {absorbed} values stay in registers"
+        "fuse_vertical",
+        "+".join(consumer.sources),
+        f"one kernel, {absorbed} values stay in registers",
     )
     own = {buffer.name for buffer in (*kernel.outputs, *kernel.temporaries)}
     inputs = tuple(state.buffers[name] for name in consumer.loads() if name not in own)
     stages = tuple(part.stage for part in consumer.parts)
-    return replace(kernel, stages=stages, inputs=inputs, sources=tuple(sources))
+    return replace(kernel, stages=stages, inputs=inputs, sources=tuple(consumer.sources))
 
 
 def _absorb_one(consumer: Consumer, refused: set[str], state: Fusion) -> Body | None:
@@ -121,8 +132,7 @@ def _absorb_one(consumer: Consumer, refused: set[str], state: Fusion) -> Body | 
                 consumer.parts[number] = part_of(stage)
             return body
         refused.add(name)
-        subject = f"{'+'.join(body.kernel.sources)} -> {'+'.join(consumer.kernel.sources)}"
-        state.log.add("fuse_vertical", subject, "separate kernels", (("fuse", verdict.reason),))
+        state.refuse(name, body, consumer, verdict.reason)
     return None
 
 

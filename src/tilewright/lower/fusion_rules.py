@@ -103,10 +103,17 @@ def part_of(stage: Stage) -> Part:
 
 @dataclass(slots=True)
 class Consumer:
-    """A kernel that is absorbing what it loads, stage by stage."""
+    """A kernel that is absorbing what it loads, stage by stage.
+
+    Attributes:
+        kernel: as it was.
+        parts: its stages as they are.
+        sources: the nodes that are computed by now.
+    """
 
     kernel: Kernel
     parts: list[Part]
+    sources: list[str]
 
     def loads(self) -> dict[str, Loads]:
         """The loads of each buffer, buffers in order of appearance."""

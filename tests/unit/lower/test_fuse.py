@@ -416,6 +416,20 @@ def test_impure_kernels_are_not_absorbed() -> None:
     assert not Kernel(name="g", inputs=(), outputs=(ids,), stages=(guarded,)).is_pure
 
 
+def test_a_refusal_is_said_once_along_a_chain() -> None:
+    """The kernel that absorbed a consumer has the same loads, and gets the same answer."""
+    a, c, d, e = buffer("a", M, N), buffer("c", M, K), buffer("d", M, K), buffer("e", M, K)
+    items = [
+        elementwise(a, X, "neg"),
+        product(c, left=a),
+        elementwise(d, c, "neg"),
+        elementwise(e, d, "sqrt"),
+    ]
+    result, reasons = fused(items, ["e"])
+    assert names(result) == ["a", "e"]
+    assert reasons == ["the reduction loads each element more than once"]
+
+
 # --- size -----------------------------------------------------------------------------------------
 
 
