@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import struct
 import tempfile
@@ -25,18 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tilewright.core import dtypes
-from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CacheError, CorruptEngine
 from tilewright.core.record import Decision, Placement
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.program import Program
+from tilewright.runtime.weights_file import map_member, read_weights, write_weights
 
 FORMAT = 1
+WEIGHTS = "weights.safetensors"
 _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
 _MAX_RATIO = 200
@@ -143,7 +142,9 @@ def _write(parts: EngineParts, file: Any) -> None:
             for name, (dtype, _) in table.items()
             if dtype == "string"
         }
-        member("weights.safetensors", _pack(parts.constants, table))
+        entry = zipfile.ZipInfo(WEIGHTS, date_time=(1980, 1, 1, 0, 0, 0))
+        with archive.open(entry, "w", force_zip64=True) as stream:
+            hashes[WEIGHTS] = write_weights(stream, file.tell(), parts.constants, table)
         for key in sorted(parts.objects):
             member(f"kernels/{key}.o", parts.objects[key])
         for key in sorted(parts.sources):
@@ -166,17 +167,6 @@ def _write(parts: EngineParts, file: Any) -> None:
 
 def _dtype(array: Array) -> dtypes.DType:
     return dtypes.from_numpy(array.dtype)
-
-
-def _pack(constants: Mapping[str, Array], table: Mapping[str, list[Any]]) -> bytes:
-    from safetensors.numpy import save as pack
-
-    flat = {
-        name: np.ascontiguousarray(constants[name]).reshape(-1).view(np.uint8)
-        for name, (dtype, _) in table.items()
-        if dtype != "string" and constants[name].size
-    }
-    return bytes(pack(flat))
 
 
 # --- load -----------------------------------------------------------------------------------------
@@ -258,15 +248,22 @@ def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> byt
         raise CorruptEngine(f"{name} cannot be read: {error}", remedy=_REMEDY) from error
 
 
+def _large_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> memoryview | None:
+    try:
+        return map_member(archive, entry)
+    except _MEMBER_ERRORS as error:
+        raise CorruptEngine(f"{entry.filename} cannot be read: {error}", remedy=_REMEDY) from error
+
+
 def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts:
     hashes: dict[str, str] = document["hashes"]
-    data: dict[str, bytes] = {}
+    data: dict[str, bytes | memoryview] = {}
     for entry in archive.infolist():
         if entry.filename in ("engine.json", "engine.sha256"):
             continue
         if entry.filename not in hashes:
             raise CorruptEngine(f"an unknown member {entry.filename}", remedy=_REMEDY)
-        data[entry.filename] = _member(archive, entry.filename)
+        data[entry.filename] = _large_member(archive, entry) or _member(archive, entry.filename)
         if hashlib.sha256(data[entry.filename]).hexdigest() != hashes[entry.filename]:
             raise CorruptEngine(f"{entry.filename} does not match its hash", remedy=_REMEDY)
     missing = sorted(set(hashes) - set(data))
@@ -280,8 +277,10 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         and all(isinstance(p, Placement) for p in placements)
     ):
         raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
-    kernels = {name[len("kernels/") :]: data[name] for name in data if name.startswith("kernels/")}
-    constants = _unpack(data["weights.safetensors"], document["constants"], document["strings"])
+    kernels = {
+        name[len("kernels/") :]: bytes(data[name]) for name in data if name.startswith("kernels/")
+    }
+    constants = read_weights(data[WEIGHTS], document["constants"], document["strings"])
     exports = {key: tuple(map(str, names)) for key, names in document["exports"].items()}
     check_program(program, constants, exports)
     return EngineParts(
@@ -304,30 +303,3 @@ def _info(info: Any) -> dict[str, Any]:
         if name in info and not fits(info[name], kind):
             raise CorruptEngine(f"{name} is {str(info[name])[:40]!r}", remedy=_REMEDY)
     return info
-
-
-def _unpack(
-    data: bytes, table: Mapping[str, list[Any]], strings: Mapping[str, list[str]]
-) -> dict[str, Array]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as unpack
-
-    try:
-        flat = unpack(data)
-    except (SafetensorError, ValueError) as error:
-        raise CorruptEngine(f"weights cannot be read: {error}", remedy=_REMEDY) from error
-    result: dict[str, Array] = {}
-    for name, (type_name, shape) in table.items():
-        dtype = dtypes.BY_NAME[type_name]
-        count = math.prod(shape)
-        if dtype is STRING:
-            result[name] = np.array(strings[name], dtype=object).reshape(shape)
-            continue
-        raw = flat.get(name)
-        if (0 if raw is None else raw.nbytes) != count * dtype.storage_bytes or min(
-            shape, default=0
-        ) < 0:
-            raise CorruptEngine(f"constant {name} has the wrong size", remedy=_REMEDY)
-        empty = np.empty(0, dtype=np.uint8)
-        result[name] = (empty if raw is None else raw).view(dtype.numpy).reshape(shape)
-    return result
