@@ -176,3 +176,16 @@ def test_a_branch_on_data_is_refused() -> None:
 
     with pytest.raises(InvalidModel, match="torch cannot export"):
         tw.compile(Branching(), (torch.ones(2),), cache=None)
+
+
+def test_a_dim_brings_its_range() -> None:
+    example, shapes = (torch.ones(3, 4),), {"input": {0: torch.export.Dim("batch", min=2, max=4)}}
+    module = torch.nn.Linear(4, 3)
+    engine = tw.compile(module, example, dynamic_shapes=shapes, cache=None)
+    assert engine.ranges == {"batch": (2, 4)}
+    with pytest.raises(ShapeMismatch, match=r"dim batch is 5, outside .* 2\.\.4"):
+        engine.run({"input": np.ones((5, 4), np.float32)})
+    narrow = tw.compile(
+        module, example, dynamic_shapes=shapes, dims={"batch": (3, 3)}, cache=None, verify=False
+    )
+    assert narrow.ranges == {"batch": (3, 3)}

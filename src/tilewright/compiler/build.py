@@ -9,12 +9,13 @@ Not here: the stages (compiler.pipeline), comparing values (compiler.verify).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from tilewright.compiler.object_cache import ObjectCache, default_folder
-from tilewright.compiler.options import Require, make_options
+from tilewright.compiler.options import Range, Require, make_options
 from tilewright.compiler.pipeline import Build, compile_parts
 from tilewright.compiler.verify import check_tolerance, verify_engine
 from tilewright.core.errors import CacheError, ContractBreach
@@ -58,7 +59,8 @@ def compile(
         precision: ``fp32``: the types that the model states.
         threads: threads of one run; None is the number of cores.
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
-        dynamic_shapes: passed to ``torch.onnx.export``.
+        dynamic_shapes: passed to ``torch.onnx.export``; a ``torch.export.Dim``'s ``min`` and
+            ``max`` are its range unless ``dims`` states one.
         require: contracts (``["compiled", "max_error=1e-5"]``); a breach is an error.
         disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
             ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``.
@@ -97,6 +99,7 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
+    build.options = replace(options, ranges=_ranges(imported, options.ranges))
     parts = compile_parts(imported, build, verify_passes=verify_passes)
     if dump_graph is not None:
         imported.save(Path(dump_graph))
@@ -111,6 +114,14 @@ def compile(
     parts.times["seconds"] = {name: round(value, 4) for name, value in build.times_s.items()}
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine
+
+
+def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of ``dims=``, and those of the model's ``torch.export.Dim`` objects below them."""
+    inputs = model.view().inputs
+    known = {name for value in inputs for dim in value.shape or () for name in dim.symbols}
+    declared = {name: ends for name, ends in model.declared.items() if name in known}
+    return {**declared, **stated}
 
 
 def _verified(

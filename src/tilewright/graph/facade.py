@@ -25,7 +25,7 @@ from tilewright.graph.passes.standard import run_passes
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
 from tilewright.graph.shapes.infer import Inference, infer
-from tilewright.graph.torch_frontend import import_torch, is_torch_module
+from tilewright.graph.torch_frontend import declared_ranges, import_torch, is_torch_module
 from tilewright.graph.view import GraphView
 from tilewright.runtime.reference import supported
 
@@ -37,9 +37,17 @@ class Model:
         name: the file, for messages.
         original: the graph before any pass (what the engine is verified against).
         lineage: the nodes as they were read.
+        declared: ranges of dims that ``torch.export.Dim`` objects stated.
     """
 
-    def __init__(self, model: ir.Model, name: str, lineage: Lineage) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        name: str,
+        lineage: Lineage,
+        declared: Mapping[str, tuple[int | None, int | None]] | None = None,
+    ) -> None:
+        self.declared = dict(declared or {})
         self._model = model
         self.lineage = lineage
         self._imported = model.clone()
@@ -60,6 +68,7 @@ class Model:
         Raises:
             InvalidModel, UnsupportedOp: see ``graph.load.load_model``.
         """
+        declared = declared_ranges(dynamic_shapes)
         if is_torch_module(source):
             source = import_torch(source, example_inputs, dynamic_shapes=dynamic_shapes)
             name = "torch module"
@@ -75,7 +84,7 @@ class Model:
         lineage = Lineage.of(model)
         normalize(model, log=log, file=name)
         lineage.saw(model, "normalize")
-        return Model(model, name, lineage)
+        return Model(model, name, lineage, declared)
 
     @staticmethod
     def has_reference(domain: str, op_type: str) -> bool:

@@ -8,7 +8,7 @@ Requires: the extra ``torch``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tilewright.graph.load import Known, load_model
 if TYPE_CHECKING:
     import torch
 
+_ENDLESS = 2**31  # torch writes a dim without an upper end as a very large one
 _INSTALL = 'pip install "tilewright[torch]"'
 
 
@@ -57,6 +58,33 @@ def import_torch(
     """
     model = _export(module, example_inputs, dynamic_shapes, input_names)
     return load_model(model, known=known, log=log)
+
+
+def declared_ranges(dynamic_shapes: Any) -> dict[str, tuple[int | None, int | None]]:
+    """The range of each named ``torch.export.Dim`` in ``dynamic_shapes`` that states one.
+
+    Args:
+        dynamic_shapes: as in ``torch.export.export``: nested mappings and sequences of dims.
+    """
+    if isinstance(dynamic_shapes, Mapping):
+        parts: Iterable[Any] = dynamic_shapes.values()
+    elif isinstance(dynamic_shapes, list | tuple):
+        parts = dynamic_shapes
+    else:
+        return _range_of(dynamic_shapes)
+    ranges: dict[str, tuple[int | None, int | None]] = {}
+    for part in parts:
+        ranges.update(declared_ranges(part))
+    return ranges
+
+
+def _range_of(dim: Any) -> dict[str, tuple[int | None, int | None]]:
+    """The range of one dim; of the dim below where it is derived, as ``2 * batch`` is."""
+    dim = getattr(dim, "root", dim)
+    name, low, high = (getattr(dim, part, None) for part in ("__name__", "min", "max"))
+    low = low if isinstance(low, int) and low > 0 else None
+    high = high if isinstance(high, int) and high < _ENDLESS else None
+    return {} if not isinstance(name, str) or (low is high is None) else {name: (low, high)}
 
 
 def _export(

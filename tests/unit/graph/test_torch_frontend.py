@@ -10,7 +10,7 @@ from tilewright.core.errors import BadOption, InvalidModel
 from tilewright.graph.load import view
 from tilewright.graph.normalize import normalize
 from tilewright.graph.reference import evaluate_graph
-from tilewright.graph.torch_frontend import import_torch, is_torch_module
+from tilewright.graph.torch_frontend import declared_ranges, import_torch, is_torch_module
 
 
 def network() -> Any:
@@ -88,3 +88,13 @@ def test_modules_are_recognised_by_their_base_classes() -> None:
     Module.__module__ = "torch.nn.modules.module"
     assert is_torch_module(type("Mine", (Module,), {})())
     assert not is_torch_module(object())
+
+
+def test_named_dims_state_their_ranges() -> None:
+    torch = pytest.importorskip("torch")
+    make = torch.export.Dim
+    batch = make("batch", min=2, max=4)
+    shapes = {"x": {0: batch, 1: make("width", max=9)}, "y": ({0: 2 * batch}, None)}
+    assert declared_ranges(shapes) == {"batch": (2, 4), "width": (None, 9)}
+    assert declared_ranges({"x": {0: make("batch")}, "y": ("b", make.AUTO)}) == {}
+    assert declared_ranges(None) == {}
