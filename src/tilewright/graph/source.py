@@ -62,8 +62,9 @@ def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
         return Source(proto=_parse(bytes(source), name), folder=None, name=name, owned=True)
     if not isinstance(source, str | os.PathLike):
         raise InvalidModel(
-            f"a {type(source).__name__} is not a path, bytes, onnx.ModelProto or onnx_ir.Model",
-            remedy="for a torch.nn.Module also pass example inputs",
+            f"an object of type {type(source).__name__} is no model",
+            remedy="give a path, bytes, onnx.ModelProto, onnx_ir.Model, or a torch.nn.Module with "
+            "example inputs",
         )
     path = Path(source)
     return Source(proto=_parse(_read(path), name), folder=path.parent, name=name, owned=True)

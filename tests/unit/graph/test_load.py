@@ -84,7 +84,7 @@ def test_paths_that_are_no_files_are_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path, tmp_path / "pipe", "a\0b"):
         with pytest.raises(InvalidModel):
             load_model(path)
-    with pytest.raises(InvalidModel, match="int is not"):
+    with pytest.raises(InvalidModel, match="an object of type int is no model"):
         load_model(3)  # type: ignore[arg-type]
 
 
