@@ -132,8 +132,4 @@ def _plain(value: object) -> object:
 
 def describe(spec: "TensorSpec") -> str:
     """Returns a tensor's name, dtype and dims as text."""
-    kind = f"{spec.container} of " if spec.container != "tensor" else ""
-    if spec.shape is None:
-        return f"{spec.name} {kind}{spec.dtype}, of any rank"
-    dims = ", ".join(str(dim).replace("`", "") for dim in spec.shape)
-    return f"{spec.name} {kind}{spec.dtype}[{dims}]"
+    return str(spec)

@@ -24,7 +24,7 @@ from tilewright.runtime.cpu.host import missing_features
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor, Run
-from tilewright.runtime.feeds import Range, check_feeds
+from tilewright.runtime.feeds import Range, by_name, check_feeds
 from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment import segment_symbols
@@ -58,6 +58,13 @@ class Engine:
         self._lock = Lock()
 
     # --- what it is ------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        info, count = self._parts.info, self.threads
+        inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        threads = f"{count} thread{'s' * (count != 1)}"
+        what = f"Engine of {info.get('model')} for {info.get('cpu')}, {threads}"
+        return f"<{what}: {inputs} -> {outputs}>"
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -143,7 +150,7 @@ class Engine:
             OutOfMemory: the memory plan does not fit into this machine.
             BadTarget: the engine is for another processor.
         """
-        return self._run(self._runnable(), {**(feeds or {}), **inputs})[0]
+        return self._run(self._runnable(), by_name(feeds, inputs, self.inputs))[0]
 
     __call__ = run
 
@@ -200,7 +207,7 @@ class Engine:
 
         if runs < 1:
             raise BadOption(f"runs is {runs}", remedy="use a positive number")
-        given = {**(feeds or {}), **inputs}
+        given = by_name(feeds, inputs, self.inputs)
         sizes: dict[str, int] = {}
         return profile_runs(
             self._runnable(),
@@ -238,7 +245,7 @@ class Engine:
 
         return explain_engine(
             self._parts,
-            feeds={**(feeds or {}), **inputs},
+            feeds=by_name(feeds, inputs, self.inputs),
             sizes=sizes or {},
             ranges=self._ranges,
             threads=self.threads,

@@ -40,6 +40,8 @@ _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
 _MAX_RATIO = 200
 _REMEDY = "build the engine again"
+_MODELS = (".onnx", ".pb", ".pt", ".pth", ".torchscript")
+_COMPILE = "a model is compiled first: tilewright.compile(path), or `tilewright compile` in a shell"
 # What a damaged archive makes zipfile raise: while it reads the directory, and a member (whose
 # password or method may be forged as well).
 _ARCHIVE_ERRORS = (
@@ -185,7 +187,8 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
     except FileNotFoundError as error:
         raise CorruptEngine("no such file", file=name, remedy="check the path") from error
     except _ARCHIVE_ERRORS as error:
-        raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=_REMEDY) from error
+        remedy = _COMPILE if Path(path).suffix in _MODELS else _REMEDY
+        raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=remedy) from error
     except OSError as error:
         raise CorruptEngine(f"cannot be read: {error.strerror}", file=name) from error
     except CorruptEngine as error:

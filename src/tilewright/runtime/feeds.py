@@ -21,6 +21,26 @@ from tilewright.runtime.program import TensorSpec
 
 Array = npt.NDArray[Any]
 Range = tuple[int | None, int | None]
+_INNER = "check the sizes of the inputs: values inside of the network do not fit together"
+
+
+def by_name(
+    feeds: Mapping[str, Any] | None, inputs: Mapping[str, Any], specs: Sequence[TensorSpec]
+) -> dict[str, Any]:
+    """Feeds that were given as a mapping and as keywords, together.
+
+    Raises:
+        ShapeMismatch: ``feeds`` is no mapping, an array for example.
+    """
+    if feeds is None:
+        return dict(inputs)
+    if not isinstance(feeds, Mapping):
+        names = ", ".join(f"{spec.name!r}: ..." for spec in specs)
+        raise ShapeMismatch(
+            f"expected a mapping of input names to arrays, given {type(feeds).__name__}",
+            remedy=f"give a mapping of input names: {{{names}}}",
+        )
+    return {**feeds, **inputs}
 
 
 def check_feeds(
@@ -43,7 +63,8 @@ def check_feeds(
             f"expected inputs {sorted(known)}, given {sorted(map(str, feeds))}"
             + (f"; missing {missing}" if missing else "")
             + (f"; unknown {unknown}" if unknown else ""),
-            remedy="give exactly the engine's inputs by name (engine.inputs lists them)",
+            remedy="give exactly the engine's inputs by name (engine.inputs lists them); "
+            "on the command line: --npz FILE, --input NAME=FILE or --random",
         )
     values: dict[str, Any] = {}
     symbols: dict[str, int] = {}
@@ -52,7 +73,7 @@ def check_feeds(
             values[spec.name] = _container(spec, feeds.get(spec.name))
             continue
         array = as_array(feeds[spec.name], spec)
-        bind_shape(spec, array, symbols)
+        bind_shape(spec, array, symbols, fed=True)
         values[spec.name] = array
     for name, (low, high) in ranges.items():
         size = symbols.get(name)
@@ -66,6 +87,16 @@ def check_feeds(
     return values, symbols
 
 
+def _feed_remedy(spec: TensorSpec) -> str:
+    fixed = all(dim.is_const for dim in spec.shape or ())
+    same = "" if fixed else "; a name stands for one size wherever it occurs"
+    return f"feed {spec.name} as {_shape(spec)}{same}"
+
+
+def _shape(spec: TensorSpec) -> str:
+    return shape_text(spec.shape or ()).replace("`", "")
+
+
 def _text(low: int | None, high: int | None) -> str:
     return f"{'' if low is None else low}..{'' if high is None else high}"
 
@@ -75,7 +106,8 @@ def _container(spec: TensorSpec, value: Any) -> Any:
         return None
     if spec.container == "sequence" and not isinstance(value, list | tuple):
         raise ShapeMismatch(
-            f"input {spec.name}: expected a list of arrays, given {type(value).__name__}"
+            f"input {spec.name}: expected a list of arrays, given {type(value).__name__}",
+            remedy="give a list, even of one array",
         )
     if isinstance(value, list | tuple):
         return [as_array(part, spec) for part in value]
@@ -91,7 +123,10 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
     array = value if isinstance(value, np.ndarray) else _convert(value, spec)
     if spec.dtype is STRING:
         if array.dtype.kind not in "OUST":
-            raise ShapeMismatch(f"input {spec.name}: expected strings, given {array.dtype}")
+            raise ShapeMismatch(
+                f"input {spec.name}: expected strings, given {array.dtype}",
+                remedy="give an array of str",
+            )
         return array.astype(object)
     try:
         given: DType | None = from_numpy(array.dtype)
@@ -117,7 +152,9 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ShapeMismatch(f"input {spec.name}: no array: {error}") from error
+        raise ShapeMismatch(
+            f"input {spec.name}: no array: {error}", remedy="give rows of equal length"
+        ) from error
     # Plain Python numbers carry no type of their own, so they take the declared one if it holds
     # them.
     if spec.dtype is not STRING and array.dtype.kind in "biuf":
@@ -126,7 +163,10 @@ def _convert(value: Any, spec: TensorSpec) -> Array:
         if _holds(typed, array):
             return typed
         if array.dtype.kind != "f" or spec.dtype.is_float:
-            raise ShapeMismatch(f"input {spec.name}: {spec.dtype.name} does not hold these numbers")
+            raise ShapeMismatch(
+                f"input {spec.name}: {spec.dtype.name} does not hold these numbers",
+                remedy=f"give numbers that fit into {spec.dtype.name}",
+            )
     return array
 
 
@@ -139,8 +179,13 @@ def _holds(typed: Array, array: Array) -> bool:
     return bool(np.array_equal(typed.astype(array.dtype), array))
 
 
-def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int]) -> None:
+def bind_shape(
+    spec: TensorSpec, array: Array, symbols: dict[str, int], *, fed: bool = False
+) -> None:
     """Checks a shape against its spec and sets the symbols that are not known yet.
+
+    Args:
+        fed: whether the caller of the engine gave the array.
 
     Raises:
         ShapeMismatch: rank, a fixed dim or an equal symbol differ.
@@ -149,20 +194,26 @@ def bind_shape(spec: TensorSpec, array: Array, symbols: dict[str, int]) -> None:
         return
     if len(array.shape) != len(spec.shape):
         raise ShapeMismatch(
-            f"{spec.name}: expected rank {len(spec.shape)} {shape_text(spec.shape)}, "
-            f"given {list(array.shape)}"
+            f"{spec.name}: expected rank {len(spec.shape)} {_shape(spec)}, "
+            f"given rank {len(array.shape)} {list(array.shape)}",
+            remedy=_feed_remedy(spec) if fed else _INNER,
         )
     later = []
-    for dim, size in zip(spec.shape, array.shape, strict=True):
+    for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):
         name = dim.as_symbol()
         if name is not None and name not in symbols:
             symbols[name] = size
         else:
-            later.append((dim, size))
-    for dim, size in later:
+            later.append((axis, dim, size))
+    wrong = []
+    for axis, dim, size in later:
         expected = dim.evaluate(symbols) if dim.symbols <= symbols.keys() else None
         if expected is not None and expected != size:
-            raise ShapeMismatch(
-                f"{spec.name}: expected {shape_text(spec.shape)} "
-                f"({dim} = {expected}), given {list(array.shape)}"
-            )
+            named = "" if dim.is_const else f" ({dim})".replace("`", "")
+            wrong.append(f"axis {axis}{named} is {size}, expected {expected}")
+    if wrong:
+        raise ShapeMismatch(
+            f"{spec.name}: {'; '.join(wrong)}: the shape is {_shape(spec)}, "
+            f"given {list(array.shape)}",
+            remedy=_feed_remedy(spec) if fed else _INNER,
+        )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.core.dtypes import DType
-from tilewright.core.shape import Dim
+from tilewright.core.shape import Dim, shape_text
 
 ZERO = Dim.of(0)
 
@@ -51,6 +51,16 @@ class TensorSpec:
     shape: tuple[Dim, ...] | None
     container: str = "tensor"
     stored: Blocked | None = None
+
+    def __str__(self) -> str:
+        kind = f"{self.container} of " if self.container != "tensor" else ""
+        if self.shape is None:
+            return f"{self.name} {kind}{self.dtype}, of any rank"
+        return f"{self.name} {kind}{self.dtype}{shape_text(self.shape).replace('`', '')}"
+
+    def __repr__(self) -> str:
+        stored = "" if self.stored is None else f", {self.stored}"
+        return f"TensorSpec({self}{stored})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

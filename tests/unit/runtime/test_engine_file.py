@@ -151,6 +151,12 @@ def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
     _refused(_zip(tmp_path / "other.zip", {"a.txt": b"a"}), "engine.json is missing")
 
 
+def test_a_model_is_no_engine_but_may_become_one(tmp_path: Path) -> None:
+    with pytest.raises(CorruptEngine, match="not an engine file") as caught:
+        tw.load(saved(network(), tmp_path))
+    assert "tilewright.compile(path)" in str(caught.value.remedy)
+
+
 def test_every_truncation_is_refused(built: Path, tmp_path: Path) -> None:
     data = built.read_bytes()
     path = tmp_path / "engine.tw"
