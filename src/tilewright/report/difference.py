@@ -11,7 +11,8 @@ from typing import Any
 
 from tilewright.core.record import Decision
 from tilewright.report.explanation import KernelReport
-from tilewright.report.explanation_text import nodes_text, us_text
+from tilewright.report.explanation_text import nodes_text
+from tilewright.report.units import counted, ms_number, us_text
 
 SCHEMA = "tilewright.difference/1"
 
@@ -83,9 +84,9 @@ def difference_text(difference: Difference, most: int = 10) -> str:
         lines.append(f"time {times} ({change:+.1%})")
     lines += [f"{name}: {old} -> {new}" for name, old, new in difference.facts]
     changed = len(difference.kernels)
-    lines.append(f"{difference.num_same} kernels are the same, {changed} changed")
+    lines.append(f"the same: {counted(difference.num_same, 'kernel')}; changed: {changed}")
     for number, item in enumerate(difference.kernels[:most], start=1):
-        cost = "not timed" if item.cost_us is None else f"{item.cost_us:+.1f} us"
+        cost = "not timed" if item.cost_us is None else _signed(item.cost_us)
         shown = item.after or item.before
         lines.append(f"{number}. {nodes_text(shown[0])}: {cost}")
         lines.append(f"     {item.what}")
@@ -98,6 +99,10 @@ def difference_text(difference: Difference, most: int = 10) -> str:
     elif not difference.kernels:
         lines.append("all decisions are the same")
     return "\n".join(lines)
+
+
+def _signed(microseconds: float) -> str:
+    return f"{'-' if microseconds < 0 else '+'}{ms_number(abs(microseconds))} ms"
 
 
 def _decision(decision: Decision | None) -> str:

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections import Counter
 
 from tilewright.report.explanation import Explanation, KernelReport
+from tilewright.report.units import bytes_text, counted, flops_text, ms_number, us_text
 
 _TABLE_HEAD = (
-    f"  {'#':>4} {'saves':>9} {'time':>9} {'floor':>9} {'roof':>5} {'bytes':>9} {'flops':>8}"
-    "  limit, tactic, nodes"
+    f"  {'#':>4} {'saves ms':>9} {'time ms':>9} {'floor ms':>9} {'roof':>5} "
+    f"{'bytes':>9} {'flops':>8}  limit, tactic, nodes"
 )
 _MOST_STEPS = 5
 _MOST_REFUSALS = 5
 _MOST_DEVICES = 12
-_BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-_FLOP_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def explanation_text(explanation: Explanation, most: int = 15) -> str:
@@ -48,13 +47,15 @@ def _head(e: Explanation) -> list[str]:
         lines.append(f"roofs: {e.roofs.device}, {e.roofs.source}")
     total_flops = sum(kernel.flops or 0 for kernel in e.kernels)
     total_bytes = sum(kernel.num_bytes or 0 for kernel in e.kernels)
-    work = f"{len(e.kernels)} kernels, {flops_text(total_flops)}, {bytes_text(total_bytes)}"
+    work = (
+        f"{counted(len(e.kernels), 'kernel')}, {flops_text(total_flops)}, {bytes_text(total_bytes)}"
+    )
     lines.append(work)
     if e.end_to_end_us is not None:
         host, runtime = e.host_us or 0.0, e.runtime_us or 0.0
         lines.append(
             f"time: {us_text(e.end_to_end_us)} end to end; kernels {us_text(e.kernels_us or 0)}, "
-            f"host steps {us_text(host)}, runtime {us_text(runtime)} ({e.runs} runs)"
+            f"host steps {us_text(host)}, runtime {us_text(runtime)} ({counted(e.runs, 'run')})"
         )
     if e.floor_us is not None:
         fraction = f", {e.roof_fraction:.0%} of the roof" if e.roof_fraction is not None else ""
@@ -107,7 +108,7 @@ def _elsewhere(e: Explanation) -> list[str]:
     if not e.placements:
         return []
     kernel = sum(p.place == "kernel" for p in e.placements)
-    lines = [f"{len(e.placements)} nodes in the model: {kernel} in kernels"]
+    lines = [f"{counted(len(e.placements), 'node')} in the model: {kernel} in kernels"]
     users = Counter(node for k in e.kernels for node in dict.fromkeys(k.nodes))
     again = sum(count > 1 for count in users.values())
     if again:
@@ -119,15 +120,16 @@ def _elsewhere(e: Explanation) -> list[str]:
 
 def _fusion(e: Explanation) -> list[str]:
     absorbed = sum(count for _, count in e.fused)
-    lines = [f"Fusion: {len(e.fused)} kernels compute {absorbed} nodes"]
+    lines = [f"Fusion: {counted(len(e.fused), 'kernel')} of several nodes, {absorbed} in all"]
     dear = sorted(e.intermediates, key=lambda item: -(item.price_us or 0))[:_MOST_REFUSALS]
     if dear:
         lines.append(
-            f"  {len(e.intermediates)} values go through memory between kernels; the dearest:"
+            f"  through memory between kernels: {counted(len(e.intermediates), 'value')}; "
+            "the dearest:"
         )
     lines += [
-        f"    {_cell(item.price_us).strip() or '?'} us  #{item.producer} -> #{item.consumer}  "
-        f"{bytes_text(item.num_bytes)}: {item.reason}"
+        f"    {'?' if item.price_us is None else us_text(item.price_us)}  "
+        f"#{item.producer} -> #{item.consumer}  {bytes_text(item.num_bytes)}: {item.reason}"
         for item in dear
     ]
     return lines
@@ -158,34 +160,5 @@ def _notes(e: Explanation) -> list[str]:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def us_text(value: float) -> str:
-    """Microseconds in the unit that reads best."""
-    if value >= 1e6:
-        return f"{value / 1e6:.2f} s"
-    if value >= 1e4:
-        return f"{value / 1e3:.2f} ms"
-    return f"{value:.1f} us"
-
-
-def bytes_text(value: float | None) -> str:
-    """Bytes in decimal units."""
-    if value is None:
-        return "?"
-    for size, unit in _BYTE_UNITS:
-        if value >= size:
-            return f"{value / size:.2f} {unit}"
-    return f"{value:.0f} B"
-
-
-def flops_text(value: float | None) -> str:
-    """Operations in decimal units."""
-    if value is None:
-        return "?"
-    for size, unit in _FLOP_UNITS:
-        if value >= size:
-            return f"{value / size:.2f} {unit}F"
-    return f"{value:.0f} F"
-
-
 def _cell(value: float | None) -> str:
-    return f"{'' if value is None else format(value, '.1f'):>9}"
+    return f"{'' if value is None else ms_number(value):>9}"

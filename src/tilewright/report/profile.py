@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.core.errors import CacheError
+from tilewright.report.units import counted, us_text
 
 SCHEMA = "tilewright.profile/1"
 _DISTURBED = 0.05
+_UNSTEADY = 0.3  # how much slower than the fastest the middle run may be
+_DOUBTFUL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class StepTime:
         name: for people.
         sources: graph nodes computed.
         microseconds: time of a run spent here.
-        share: of the sum of all parts.
+        share: of the run, which is the sum of all parts.
         calls: how often it was called in a run.
         iterations: parallel iterations of all stages in one call; 0 for a host step.
     """
@@ -63,10 +66,12 @@ class Profile:
         kernels: in order of the engine.
         host: steps that ran on the host.
         runtime_us: checking inputs, allocating and copying results, starting segments.
-        end_to_end_us: a run without profiling.
-        profiled_us: a run with profiling.
-        on_processor_us: time of a run without profiling that its thread had a processor; the rest
-            went to other programs. With several threads, which wait for each other, the whole run.
+        end_to_end_us: the run that the parts are of, less what noting times takes.
+        profiled_us: the same run with what noting times takes.
+        on_processor_us: time of that run that its thread had a processor; the rest went to other
+            programs. With several threads, which wait for each other, the whole run.
+        plain_us: a run without profiling, timed in turns with the others.
+        median_us: the middle one of all runs with profiling.
         runs: how many of each kind were timed.
         threads: of the engine.
         sizes: of symbolic dims.
@@ -81,6 +86,8 @@ class Profile:
     on_processor_us: float
     runs: int
     threads: int
+    plain_us: float = 0.0
+    median_us: float = 0.0
     sizes: Mapping[str, int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
 
@@ -101,20 +108,37 @@ class Profile:
 
     @property
     def coverage(self) -> float:
-        """The sum of all parts over the time of a run without profiling."""
+        """The sum of all parts over the run that they are of: 1 up to rounding."""
         return self.sum_us / self.end_to_end_us if self.end_to_end_us else 1.0
 
     @property
     def waited(self) -> float:
         """The part of a run that other programs took."""
-        if not self.end_to_end_us:
+        if not self.profiled_us:
             return 0.0
-        return max(0.0, 1 - self.on_processor_us / self.end_to_end_us)
+        return max(0.0, 1 - self.on_processor_us / self.profiled_us)
 
     @property
     def overhead(self) -> float:
         """How much slower a run is with profiling, as a fraction."""
-        return self.profiled_us / self.end_to_end_us - 1.0 if self.end_to_end_us else 0.0
+        return self.profiled_us / self.plain_us - 1.0 if self.plain_us else 0.0
+
+    @property
+    def disturbance(self) -> str:
+        """What shows that the machine was busy; empty where nothing does."""
+        if self.waited > _DISTURBED:
+            return f"other programs took {self.waited:.0%} of a run: the machine is busy"
+        if self.profiled_us and self.median_us / self.profiled_us > 1 + _UNSTEADY:
+            return (
+                f"the middle run took {self.median_us / self.profiled_us:.1f} times as long as the "
+                "fastest ones: the machine is busy"
+            )
+        if self.plain_us and abs(self.end_to_end_us / self.plain_us - 1) > _DOUBTFUL:
+            return (
+                f"runs without profiling took {us_text(self.plain_us)}, those with it "
+                f"{us_text(self.end_to_end_us)}: the machine is busy"
+            )
+        return ""
 
     def text(self, most: int = 20) -> str:
         """Lines for a terminal: the totals, then the ``most`` expensive steps."""
@@ -143,6 +167,7 @@ def profile_json(profile: Profile) -> dict[str, Any]:
         "sum_us": profile.sum_us,
         "coverage": profile.coverage,
         "waited": profile.waited,
+        "disturbance": profile.disturbance,
         "overhead": profile.overhead,
     }
     return {"schema": SCHEMA, **body, **derived}
@@ -152,31 +177,35 @@ def profile_text(profile: Profile, most: int = 20) -> str:
     """See ``Profile.text``."""
     sizes = ", ".join(f"{name}={size}" for name, size in profile.sizes.items())
     setting = ", ".join(
-        [f"{profile.runs} runs", f"{profile.threads} thread(s)", *([sizes] if sizes else [])]
+        [
+            counted(profile.runs, "run"),
+            counted(profile.threads, "thread"),
+            *([sizes] if sizes else []),
+        ]
     )
     totals = (
-        f"kernels {profile.kernels_us:.1f} us, host steps {profile.host_us:.1f} us, "
-        f"runtime {profile.runtime_us:.1f} us"
+        f"kernels {us_text(profile.kernels_us)}, host steps {us_text(profile.host_us)}, "
+        f"runtime {us_text(profile.runtime_us)}"
     )
     lines = [
-        f"end to end {profile.end_to_end_us:.1f} us ({setting})",
-        f"{totals}: together {profile.coverage:.1%} of end to end",
+        f"end to end {us_text(profile.end_to_end_us)} ({setting})",
+        totals,
         f"profiling changes a run by {profile.overhead:+.1%}",
         "",
-        f"{'us':>10} {'share':>6} {'calls':>5}  kernel",
+        f"{'time':>10} {'share':>6} {'calls':>5}  kernel",
     ]
-    if profile.waited > _DISTURBED:
-        lines.insert(1, f"other programs took {profile.waited:.0%} of a run: the machine is busy")
+    if profile.disturbance:
+        lines.insert(1, profile.disturbance)
     steps = sorted((*profile.kernels, *profile.host), key=lambda step: -step.microseconds)
     for step in steps[:most]:
         where = f"#{step.index} {step.name}" if step.index >= 0 else f"{step.kind} {step.name}"
         lines.append(
-            f"{step.microseconds:10.1f} {step.share:6.1%} {step.calls:5d}  {where}"
+            f"{us_text(step.microseconds):>10} {step.share:6.1%} {step.calls:5d}  {where}"
             f"  {shortened(step.sources)}"
         )
     if len(steps) > most:
         rest = sum(step.microseconds for step in steps[most:])
-        lines.append(f"{rest:10.1f} {'':6} {'':5}  {len(steps) - most} more")
+        lines.append(f"{us_text(rest):>10} {'':6} {'':5}  {len(steps) - most} more")
     return "\n".join(lines)
 
 

@@ -3,8 +3,8 @@
 Input -> Output: an executor, a program and checked inputs -> ``Profile``.
 Method: runs with and without the clock take turns and share plans and memory. The native driver
 looks at its clock once after each row, so kernel times add up to the time in native code. Other
-programs only make things slower, so each number is the mean of its fastest quarter; that the parts
-then still add up to a run is a check, which ``Profile.coverage`` reports.
+programs only make things slower, so the fastest quarter of the runs with the clock is taken, and
+every number, the whole run's too, is the mean over these same runs: so the parts add up to it.
 Not here: rendering (report.profile).
 """
 
@@ -50,6 +50,7 @@ class Sample:
         start, total: of the whole run.
         charged: what launches and outermost host steps have taken so far, with the cost of noting.
         noting: cost of noting all times.
+        on_processor: part of the run that its thread had a processor.
     """
 
     launches: list[tuple[int, int, npt.NDArray[np.int64]]] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Sample:
     total: int = 0
     charged: int = 0
     noting: int = 0
+    on_processor: int = 0
 
 
 class Stopwatch:
@@ -105,6 +107,7 @@ class Ledger:
         kernels, host: nanoseconds by the number of the call or step.
         calls: how often each of them ran, by (kind, number).
         outside: nanoseconds of the run in neither.
+        noting, on_processor: as in the sample.
         events: (kind, number, start, duration).
     """
 
@@ -114,6 +117,7 @@ class Ledger:
         self.calls: dict[tuple[str, int], int] = {}
         self.events: list[tuple[str, int, int, int]] = [("run", 0, sample.start, sample.total)]
         self.start, self.total = sample.start, sample.total
+        self.noting, self.on_processor = sample.noting, sample.on_processor
         segments: dict[int, tuple[int, Segment]] = {}
         steps: dict[int, int] = {}
         count = 0
@@ -164,26 +168,22 @@ def profile_runs(
     watch = Stopwatch(executor.native, *_costs_ns(executor.native))
     timed = executor.watched(watch)
     plain: list[int] = []
-    busy: list[int] = []
     samples: list[Sample] = []
     for number in range(_WARM_UP + runs):
-        start, start_busy = perf_counter_ns(), thread_time_ns()
+        start = perf_counter_ns()
         run_with(executor)
-        spent, spent_busy = perf_counter_ns() - start, thread_time_ns() - start_busy
+        spent = perf_counter_ns() - start
         watch.sample = sample = Sample()
+        start_busy = thread_time_ns()
         sample.start = perf_counter_ns()
         run_with(timed)
         sample.total = perf_counter_ns() - sample.start
+        sample.on_processor = thread_time_ns() - start_busy if threads == 1 else sample.total
         if number >= _WARM_UP:
             plain.append(spent)
-            busy.append(spent_busy)
             samples.append(sample)
     summary = _Summary(program, [Ledger(program, sample) for sample in samples], symbols())
-    return replace(
-        summary.profile(threads=threads),
-        end_to_end_us=_fastest_us(plain),
-        on_processor_us=_fastest_us(busy if threads == 1 else plain),
-    )
+    return summary.profile(threads=threads, plain=plain)
 
 
 def _costs_ns(native: NativeCode) -> tuple[int, int]:
@@ -206,38 +206,48 @@ def _do_nothing() -> None:
     """Work that takes no time."""
 
 
-def _fastest_us(nanoseconds: Sequence[int]) -> float:
-    """The mean of the fastest quarter."""
-    chosen = sorted(nanoseconds)[: max(1, len(nanoseconds) // 4)]
-    return sum(chosen) / len(chosen) / 1e3
+def _fastest(nanoseconds: Sequence[int]) -> list[int]:
+    """The positions of the fastest quarter."""
+    order = sorted(range(len(nanoseconds)), key=lambda number: nanoseconds[number])
+    return order[: max(1, len(order) // 4)]
+
+
+def _mean_us(nanoseconds: Sequence[int]) -> float:
+    return sum(nanoseconds) / len(nanoseconds) / 1e3
 
 
 class _Summary:
-    """All runs of a program as one profile."""
+    """The fastest quarter of the runs with the clock as one profile."""
 
     def __init__(
         self, program: Program, ledgers: Sequence[Ledger], sizes: Mapping[str, int]
     ) -> None:
-        self._program, self._ledgers, self._sizes = program, ledgers, sizes
-        self._fastest = min(ledgers, key=lambda ledger: ledger.total)
+        self._program, self._sizes = program, sizes
+        self._all = ledgers
+        self._chosen = [ledgers[number] for number in _fastest([led.total for led in ledgers])]
 
-    def profile(self, *, threads: int) -> Profile:
-        """The profile, as if a run without profiling took as long as one with it."""
-        runtime_us = _fastest_us([ledger.outside for ledger in self._ledgers])
+    def profile(self, *, threads: int, plain: Sequence[int]) -> Profile:
+        """The profile; ``plain`` are nanoseconds of the runs without the clock."""
+        chosen = self._chosen
+        runtime_us = _mean_us([led.outside for led in chosen])
         kernels, host = self._kernels(), self._host()
         total = runtime_us + sum(step.microseconds for step in (*kernels, *host))
-        profiled_us = _fastest_us([ledger.total for ledger in self._ledgers])
+        totals = sorted(led.total for led in self._all)
+        profiled_us = _mean_us([led.total for led in chosen])
+        noting_us = _mean_us([led.noting for led in chosen])
         return Profile(
             kernels=tuple(replace(step, share=step.microseconds / total) for step in kernels),
             host=tuple(replace(step, share=step.microseconds / total) for step in host),
             runtime_us=runtime_us,
-            end_to_end_us=profiled_us,
+            end_to_end_us=max(total, profiled_us - noting_us),
             profiled_us=profiled_us,
-            on_processor_us=profiled_us,
-            runs=len(self._ledgers),
+            plain_us=_mean_us([plain[number] for number in _fastest(plain)]),
+            on_processor_us=_mean_us([led.on_processor for led in chosen]),
+            median_us=totals[len(totals) // 2] / 1e3,
+            runs=len(self._all),
             threads=threads,
             sizes=dict(self._sizes),
-            events=tuple(_events(self._program, self._fastest)),
+            events=tuple(_events(self._program, chosen[0])),
         )
 
     def _kernels(self) -> list[StepTime]:
@@ -247,9 +257,9 @@ class _Summary:
                 kind="kernel",
                 name=call.name,
                 sources=call.sources,
-                microseconds=_fastest_us([led.kernels.get(number, 0) for led in self._ledgers]),
+                microseconds=_mean_us([led.kernels.get(number, 0) for led in self._chosen]),
                 share=0.0,
-                calls=self._fastest.calls.get(("kernel", number), 0),
+                calls=self._chosen[0].calls.get(("kernel", number), 0),
                 iterations=_iterations(call, self._sizes),
             )
             for number, call in enumerate(all_calls(self._program))
@@ -262,9 +272,9 @@ class _Summary:
                 kind=type(step).__name__,
                 name=step_name(step),
                 sources=step_sources(step),
-                microseconds=_fastest_us([led.host.get(number, 0) for led in self._ledgers]),
+                microseconds=_mean_us([led.host.get(number, 0) for led in self._chosen]),
                 share=0.0,
-                calls=self._fastest.calls.get(("host", number), 0),
+                calls=self._chosen[0].calls.get(("host", number), 0),
                 iterations=0,
             )
             for number, step in enumerate(all_steps(self._program))

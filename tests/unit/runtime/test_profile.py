@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tilewright.core.errors import BadOption, CacheError, ShapeMismatch
+from tilewright.report.profile import Profile
+from tilewright.report.units import us_text
 from tilewright.runtime.executor import Run
 from tilewright.runtime.profile import Stopwatch, all_calls
 from tilewright.runtime.program import Segment
@@ -139,7 +142,7 @@ def test_json_and_text_say_the_same(engine: tw.Engine) -> None:
     assert len(document["kernels"]) == len(profile.kernels)
     assert document["sum_us"] == pytest.approx(profile.sum_us)
     text = profile.text(most=1)
-    assert f"end to end {profile.end_to_end_us:.1f} us" in text
+    assert f"end to end {us_text(profile.end_to_end_us)} (2 runs, " in text
     assert f"{len(profile.kernels) - 1} more" in text
 
 
@@ -148,3 +151,56 @@ def test_wrong_arguments_are_refused(engine: tw.Engine) -> None:
         engine.profile(feeds_of(), runs=0)
     with pytest.raises(ShapeMismatch):
         engine.profile({}, runs=1)
+
+
+def test_parts_and_the_whole_are_of_the_same_runs(engine: tw.Engine) -> None:
+    for runs in (1, 9):
+        profile = engine.profile(feeds_of(), runs=runs)
+        assert profile.sum_us == pytest.approx(profile.end_to_end_us, rel=0.01)
+        assert profile.coverage == pytest.approx(1, abs=0.01)
+        assert profile.end_to_end_us <= profile.profiled_us
+
+
+def test_one_slow_kind_of_run_is_not_divided_by_another(
+    engine: tw.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = engine._run
+
+    def slow(executor: object, given: object) -> object:
+        if executor is engine._runnable():
+            time.sleep(0.02)  # as if runs without the clock met another program
+        return original(executor, given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "_run", slow, raising=False)
+    profile = engine.profile(feeds_of(), runs=3)
+    assert profile.coverage == pytest.approx(1, abs=0.01)
+    assert "the machine is busy" in profile.text()
+
+
+@pytest.mark.parametrize(
+    ("on_processor", "median", "plain", "said"),
+    [
+        (100.0, 105.0, 100.0, ""),
+        (60.0, 105.0, 100.0, "other programs took 40% of a run"),
+        (100.0, 250.0, 100.0, "2.5 times as long"),
+        (100.0, 105.0, 200.0, "runs without profiling took 0.200 ms"),
+    ],
+)
+def test_what_disturbed_a_run_is_said(
+    on_processor: float, median: float, plain: float, said: str
+) -> None:
+    profile = Profile(
+        kernels=(),
+        host=(),
+        runtime_us=100.0,
+        end_to_end_us=100.0,
+        profiled_us=100.0,
+        on_processor_us=on_processor,
+        plain_us=plain,
+        median_us=median,
+        runs=1,
+        threads=1,
+    )
+    assert said in profile.disturbance
+    assert bool(profile.disturbance) == bool(said)
+    assert "(1 run, 1 thread)" in profile.text()

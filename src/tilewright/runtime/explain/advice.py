@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.report.explanation import HostReport, Intermediate, KernelReport, NextStep
 from tilewright.report.profile import Profile
+from tilewright.report.units import us_text
 
 NEAR_ROOF = 0.8
 _SMALL_US = 3.0
@@ -111,8 +112,8 @@ def _step(group: Sequence[_Finding]) -> NextStep:
     if len(group) > 1:
         name = f"{len(group)} kernels like #{first.kernel.index} ({_label(first.kernel)}) are"
     times = [found.kernel.time_us for found in group if found.kernel.time_us is not None]
-    of_time = f" of {_us(sum(times))}" if times else ""
-    end = f"{first.remedy} would save up to {_us(saves)}{of_time}."
+    of_time = f" of {us_text(sum(times))}" if times else ""
+    end = f"{first.remedy} would save up to {us_text(saves)}{of_time}."
     if not first.remedy:
         end = "only less work helps: a narrower type, or fewer channels."
     return NextStep(
@@ -128,7 +129,8 @@ def _runtime_step(profile: Profile) -> NextStep:
         subject="runtime",
         saves_us=profile.runtime_us,
         text=f"The runtime itself (checking inputs, allocating results) takes "
-        f"{_us(profile.runtime_us)} of {_us(profile.end_to_end_us)}: larger batches share it.",
+        f"{us_text(profile.runtime_us)} of {us_text(profile.end_to_end_us)}: "
+        "larger batches share it.",
     )
 
 
@@ -162,7 +164,7 @@ def _host_steps(host: Sequence[HostReport]) -> list[NextStep]:
             subject=step.node,
             saves_us=step.time_us,
             text=f"Node {step.node} ({step.name}) runs in NumPy because {step.reason}; a kernel "
-            f"would save up to {_us(step.time_us)}.",
+            f"would save up to {us_text(step.time_us)}.",
         )
         for step in host
         if step.kind == "Interpret" and step.time_us is not None and step.time_us >= _WORTH_US
@@ -175,12 +177,6 @@ def _label(kernel: KernelReport) -> str:
 
 def _bound(limit: str) -> str:
     return f"{limit[:-5]} arithmetic" if limit.endswith(" peak") else f"{limit} bandwidth"
-
-
-def _us(value: float) -> str:
-    if value >= 1000:
-        return f"{value / 1000:.2f} ms"
-    return f"{value:.1f} us" if value < 100 else f"{value:.0f} us"
 
 
 def _amount(num_bytes: int | None) -> str:

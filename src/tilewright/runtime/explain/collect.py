@@ -34,7 +34,6 @@ from tilewright.runtime.explain.traffic import (
 )
 from tilewright.runtime.program import Program, Segment, all_steps
 
-_DISTURBED = 0.05
 _TOLERANCE = 0.97  # roofs are measured, too: a kernel this close above its roof contradicts nothing
 
 
@@ -252,15 +251,8 @@ def _warnings(
             f"kernels {beaten} ran faster than the roofs allow: the roofs were measured while the "
             "machine was busy; run `tilewright device --probe` again"
         )
-    if profile is not None and abs(profile.coverage - 1) > 0.05:
-        result.append(
-            f"the parts add up to {profile.coverage:.0%} of a run without profiling: measure again"
-        )
-    if profile is not None and profile.waited > _DISTURBED:
-        result.append(
-            f"other programs took {profile.waited:.0%} of a run: the machine was busy, and kernels "
-            "may be faster than they look"
-        )
+    if profile is not None and profile.disturbance:
+        result.append(f"{profile.disturbance}; kernels may be faster than they look")
     return result
 
 

@@ -54,7 +54,7 @@ def test_a_kernel_below_its_peak_wants_a_better_schedule() -> None:
     text = only(kernel())
     assert text == (
         "Kernel #0 (node0) is bound by float32 arithmetic (50% reached); a better schedule of "
-        "contraction for these sizes would save up to 50.0 us of 100 us."
+        "contraction for these sizes would save up to 0.050 ms of 0.100 ms."
     )
 
 
@@ -85,7 +85,7 @@ def test_a_kernel_on_its_roof_may_be_fused_with_its_reader() -> None:
         value="v", producer=0, consumer=1, num_bytes=100, reason="two anchors", price_us=7.0
     )
     near = kernel(floor_us=95.0, headroom_us=5.0)
-    assert "fusing it with its reader #1 (refused: two anchors) would save up to 7.0 us" in only(
+    assert "fusing it with its reader #1 (refused: two anchors) would save up to 0.007 ms" in only(
         near, between=(value,)
     )
 
@@ -115,7 +115,7 @@ def test_an_interpreted_node_wants_a_kernel() -> None:
     (step,), _ = advise((), (), (host,), None)
     assert step.text == (
         "Node u (Unique) runs in NumPy because there is no kernel; a kernel would save up to "
-        "40.0 us."
+        "0.040 ms."
     )
 
 
@@ -131,4 +131,4 @@ def test_a_slow_runtime_is_named() -> None:
         threads=1,
     )
     (step,), _ = advise((), (), (), profile)
-    assert "takes 30.0 us of 60.0 us" in step.text
+    assert "takes 0.030 ms of 0.060 ms" in step.text
