@@ -37,7 +37,7 @@ limit = int(sys.argv[3]) << 20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # private memory, mapped files excepted
 model, engine_file = sys.argv[1:3]
 ids = np.array(json.loads(sys.argv[4]))
-engine = tw.compile(model, threads=1, cache=None, verify=False)
+engine = tw.compile(model, threads=1, cache=None)
 first = engine.run(ids=ids)["y"]
 engine.save(engine_file)
 again = tw.load(engine_file)

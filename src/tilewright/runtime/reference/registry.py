@@ -159,6 +159,10 @@ def supported(domain: str, op_type: str, opset: int) -> bool:
     return _find(domain, op_type, opset) is not None
 
 
+# They return elements of the data as they are: what is found is raised, not the whole table.
+_LOOKUPS = frozenset(("Gather", "GatherElements", "GatherND"))
+
+
 def operators() -> list[tuple[str, str]]:
     """All known operators as sorted (domain, name) pairs."""
     return sorted(_ENTRIES)
@@ -195,7 +199,7 @@ def evaluate(
         wide=wide,
     )
     values: list[Value] = [_map(_as_array, value) for value in inputs]
-    if wide:
+    if wide and op_type not in _LOOKUPS:
         values = [_map(_to_float64, value) for value in values]
     home = None if wide or entry.own_precision else _first_float(values)
     if home in dtypes.HALF or (home is not None and _has_half(values)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -73,6 +74,18 @@ def test_wide_computes_and_returns_float64() -> None:
     (z,) = evaluate("", "Add", [i32([1]), i32([2])], {}, opset=13, wide=True)
     assert isinstance(z, np.ndarray)
     assert z.dtype == np.int32
+
+
+def test_wide_lookups_raise_what_they_find_not_the_table(tmp_path: Path) -> None:
+    """The table is a hole in a file; raised to float64 it would take 64 GB."""
+    path = tmp_path / "table"
+    with path.open("wb") as file:
+        file.truncate(1 << 35)
+    table = np.memmap(path, np.float32, "r", shape=(1 << 30, 8))
+    (found,) = evaluate("", "Gather", [table, i64([5])], {}, opset=13, wide=True)
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float64
+    assert found.shape == (1, 8)
 
 
 def test_wide_cast_rounds_to_narrow_types_only() -> None:
