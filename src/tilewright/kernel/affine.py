@@ -87,7 +87,7 @@ def _affine_call(expr: Call) -> Affine | None:
     if expr.op == "select":
         size = _is_one_test(expr.args[0])
         if size is not None and isinstance(expr.args[1], Const) and expr.args[1].value == 0:
-            # A dim that may be 1 at run time: its stride is 0 or as written.
+            # A dim that may be 1 at run time: its stride is 0 or as written. One of 0 has no index.
             return affine(expr.args[2]).scaled((size - 1).min(1))
     return None
 
