@@ -132,7 +132,7 @@ def probe_gpu(driver: CudaDriver, gpu: Gpu, options: GpuProbeOptions | None = No
         module = stack.enter_context(driver.module(probe_ptx(gpu.capability)))
         start, end = stack.enter_context(driver.events())
         bench = _Bench(driver, gpu, module, start, end, options.batches)
-        levels = _memory_levels(bench, options)
+        levels, left_out = _memory_levels(bench, options)
         costs = _costs(bench)
         peaks, notes = _peaks(bench, options)
     return Roofs(
@@ -144,7 +144,7 @@ def probe_gpu(driver: CudaDriver, gpu: Gpu, options: GpuProbeOptions | None = No
         clock_hz=gpu.clock_hz or None,
         instructions=dict.fromkeys(peaks, f"cuBLAS product of {options.matrix_size}² matrices"),
         costs=costs,
-        notes=notes,
+        notes=(*left_out, *notes),
     )
 
 
@@ -180,7 +180,10 @@ class _Bench:
         return lambda: self.driver.launch(function, blocks, _THREADS, arguments)
 
 
-def _memory_levels(bench: _Bench, options: GpuProbeOptions) -> tuple[Level, ...]:
+def _memory_levels(
+    bench: _Bench, options: GpuProbeOptions
+) -> tuple[tuple[Level, ...], tuple[str, ...]]:
+    """The levels, and notes on what was left out."""
     driver = bench.driver
     size = min(options.memory_bytes, driver.free_bytes() // 2) // 2 // MIB * MIB
     with driver.device_memory(size) as one, driver.device_memory(size) as other:
@@ -194,8 +197,15 @@ def _memory_levels(bench: _Bench, options: GpuProbeOptions) -> tuple[Level, ...]
         if near_size:
             call = bench.stream("probe_read", one, near_size)
             near = {"read": near_size / bench.best_s(call, repeats=20)}
-            levels.insert(0, _level("L2", near, near_size))
-    return tuple(levels)
+            if near["read"] > levels[0].bytes_per_s:
+                return (_level("L2", near, near_size), *levels), ()
+            note = (
+                f"L2 was left out: {near_size / MIB:.1f} MiB are read at "
+                f"{near['read'] / 1e9:.0f} GB/s, slower than DRAM, as starting a kernel takes "
+                "longer"
+            )
+            return tuple(levels), (note,)
+    return tuple(levels), ()
 
 
 def _level(name: str, patterns: dict[str, float], size: int) -> Level:

@@ -60,6 +60,7 @@ class Roofs:
         instructions: what a peak was reached with, by type.
         costs: times and rates of other things; the unit is the end of the name.
         notes: what was not measured, and how quiet the machine was.
+        undisturbed: the part of the measurement that no other program disturbed, if it is known.
     """
 
     device: str
@@ -71,6 +72,7 @@ class Roofs:
     instructions: Mapping[str, str] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    undisturbed: float | None = None
 
 
 def roofs_of_board(board: Board) -> Roofs:
@@ -192,6 +194,7 @@ def _damaged(path: Path, reason: str) -> CacheError:
 
 def _read(content: Mapping[str, Any]) -> Roofs:
     threads, clock = content["threads"], content["clock_hz"]
+    undisturbed = content.get("undisturbed")
     return Roofs(
         device=str(content["device"]),
         threads=None if threads is None else int(threads),
@@ -202,6 +205,7 @@ def _read(content: Mapping[str, Any]) -> Roofs:
         instructions={str(key): str(value) for key, value in content["instructions"].items()},
         costs=_positive(content["costs"]),
         notes=tuple(str(note) for note in content["notes"]),
+        undisturbed=None if undisturbed is None else float(undisturbed),
     )
 
 

@@ -49,6 +49,19 @@ def test_bandwidths_follow_from_sizes_and_times(monkeypatch: pytest.MonkeyPatch)
     assert not any(fake.open.values())
 
 
+def test_an_l2_that_reads_slower_than_dram_is_no_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_probe, "open_cublas", lambda: "cuBLAS cannot be loaded")
+    best_s = gpu_probe._Bench.best_s
+
+    def launch_bound(bench: gpu_probe._Bench, call: gpu_probe.Call, repeats: int = 1) -> float:
+        return best_s(bench, call, repeats) * (1000 if repeats == 20 else 1)
+
+    monkeypatch.setattr(gpu_probe._Bench, "best_s", launch_bound)
+    roofs = _probe(FakeCuda())
+    assert [level.name for level in roofs.levels] == ["DRAM"]
+    assert "L2 was left out" in roofs.notes[0]
+
+
 def test_without_cublas_peaks_are_absent_and_the_reason_is_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

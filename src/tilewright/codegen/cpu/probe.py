@@ -47,6 +47,7 @@ _ARRAY_GAP_BYTES = 1344  # arrays must not start at equal offsets in a page
 _TRIES = 5
 _SCRATCH_BYTES = 256
 _WINDOW_BYTES = 24 * MIB  # that all threads together stream from DRAM in one call
+_QUIET = 0.5  # of all batches; with less, up to as many rounds again are measured
 _STREAMING = "triad, streaming stores"
 _PATTERNS = {  # loop and number of arrays
     "read": ("probe_read", 1),
@@ -107,8 +108,13 @@ def probe_cpu(
     try:
         runs.extend(_Run(loops, code, target, machine, count, options) for count in counts)
         num_trials = sum(len(run.trials) for run in runs)
-        for number in range(options.rounds):
-            say(f"round {number + 1} of {options.rounds}")
+        for number in range(2 * options.rounds):
+            if number < options.rounds:
+                say(f"round {number + 1} of {options.rounds}")
+            elif min(run.quiet_share for run in runs) >= _QUIET:
+                break
+            else:
+                say("the machine is busy: one more round")
             for run in runs:
                 run.measure(options.seconds / (num_trials * options.rounds), options.batch_s)
         return tuple(run.result() for run in runs)
@@ -227,16 +233,21 @@ class _Run:
                     if time.perf_counter() - start > limit:
                         break
 
+    @property
+    def quiet_share(self) -> float:
+        """The part of all batches that nothing disturbed."""
+        total = sum(trial.num_batches for trial in self.trials)
+        return sum(trial.num_quiet for trial in self.trials) / max(1, total)
+
     def result(self) -> Roofs:
         """The roofs that the best batches show."""
         peaks = {trial.name: trial.rate for trial in self.trials if not trial.pattern}
         forks = [trial for trial in self.trials if trial.pattern == "fork"]
-        quiet = sum(trial.num_quiet for trial in self.trials)
         total = sum(trial.num_batches for trial in self.trials)
         disturbed = [f"{t.name} {t.pattern}".strip() for t in self.trials if not t.num_quiet]
         if disturbed:
             self.notes.append(f"never undisturbed: {', '.join(disturbed)}")
-        self.notes.append(f"{quiet / total:.0%} of {total} batches were undisturbed")
+        self.notes.append(f"{self.quiet_share:.0%} of {total} batches were undisturbed")
         return Roofs(
             device=self.machine.cpu,
             threads=self.threads,
@@ -246,8 +257,19 @@ class _Run:
             clock_hz=self.clock.rate,
             instructions={peak.dtype: peak.instruction for peak in self.loops.peaks},
             costs={f"{trial.name}_us": 1e6 / trial.rate for trial in forks},
-            notes=tuple(self.notes),
+            notes=(*self._bounds(), *self.notes),
+            undisturbed=self.quiet_share,
         )
+
+    def _bounds(self) -> list[str]:
+        """What bounds reads where a triad is faster than they are."""
+        return [
+            f"{level.name}: {fastest} moves more than reads, which wait for the requests that a "
+            "core can have under way: the faster one is the roof"
+            for level in self._levels()
+            if level.name == "DRAM"
+            and (fastest := max(level.patterns, key=lambda name: level.patterns[name])) != "read"
+        ]
 
     def _levels(self) -> tuple[Level, ...]:
         found: dict[str, dict[str, float]] = {}

@@ -9,6 +9,7 @@ Not here: floors (floors), sentences (advice), memory (memory).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.core.record import Decision
@@ -22,7 +23,7 @@ from tilewright.report.explanation import (
 )
 from tilewright.report.profile import Profile
 from tilewright.runtime.explain.advice import advise
-from tilewright.runtime.explain.floors import Floors
+from tilewright.runtime.explain.floors import PEAK, Floors
 from tilewright.runtime.explain.kernels import Kernels, Subject
 from tilewright.runtime.explain.memory import memory_report
 from tilewright.runtime.explain.traffic import (
@@ -34,7 +35,8 @@ from tilewright.runtime.explain.traffic import (
 )
 from tilewright.runtime.program import Program, Segment, all_steps
 
-_TOLERANCE = 0.97  # roofs are measured, too: a kernel this close above its roof contradicts nothing
+_MUCH = 1.05
+_CLOCK_US = 0.2  # how far the time of a call may be off
 
 
 def explain(
@@ -60,6 +62,13 @@ def explain(
     known = {**sizes, **(profile.sizes if profile is not None else {})}
     calls = call_traffic(subject.program, subject.constants)
     kernels = Kernels(subject, known, profile, floors).reports(calls)
+    beaten: list[str] = []
+    if floors is not None and (factors := _beaten(kernels)):
+        raised = floors.raised({limit: factor for limit, (factor, _) in factors.items()})
+        beaten = _raised_text(factors, floors, raised)
+        floors = raised
+        kernels = Kernels(subject, known, profile, floors).reports(calls)
+    kernels = [_capped(kernel) for kernel in kernels]
     between = [_intermediate(flow, calls, subject, known, floors) for flow in _flows(subject)]
     host = _host(subject, profile)
     steps, kernels = advise(kernels, between, host, profile)
@@ -90,7 +99,7 @@ def explain(
         next_steps=tuple(steps),
         devices=tuple(devices),
         decisions=tuple(subject.decisions),
-        warnings=(*warnings, *_warnings(kernels, floors, profile)),
+        warnings=(*warnings, *beaten, *_warnings(floors, profile)),
     )
 
 
@@ -105,6 +114,43 @@ def footprint_bytes(subject: Subject, sizes: Mapping[str, int]) -> float:
 
 
 # --- the rest -------------------------------------------------------------------------------------
+
+
+def _beaten(kernels: Sequence[KernelReport]) -> dict[str, tuple[float, int]]:
+    """By limit: how many times its roof a kernel reached, and which kernel reached most."""
+    result: dict[str, tuple[float, int]] = {}
+    for kernel in kernels:
+        if not kernel.time_us:
+            continue
+        for limit, floor_us in kernel.limits_us.items():
+            factor = floor_us / kernel.time_us
+            is_clear = floor_us > kernel.time_us + _CLOCK_US * kernel.calls
+            if is_clear and factor > result.get(limit, (1.0, 0))[0]:
+                result[limit] = (factor, kernel.index)
+    return result
+
+
+def _raised_text(
+    factors: Mapping[str, tuple[float, int]], before: Floors, after: Floors
+) -> list[str]:
+    result = []
+    for limit, (factor, index) in factors.items():
+        unit = "G/s" if limit.endswith(PEAK) else "GB/s"
+        low, high = before.rate_of(limit) / 1e9, after.rate_of(limit) / 1e9
+        again = "" if factor < _MUCH else "; run `tilewright device --probe` on a quiet machine"
+        result.append(
+            f"kernel #{index} ran faster than the roofs allow: the {limit} roof was raised from "
+            f"{low:.4g} to {high:.4g} {unit}{again}"
+        )
+    return result
+
+
+def _capped(kernel: KernelReport) -> KernelReport:
+    """A floor is never above a measurement; what is left here is within the clock's accuracy."""
+    if not kernel.time_us or kernel.floor_us is None or kernel.floor_us <= kernel.time_us:
+        return kernel
+    limits = {name: min(us, kernel.time_us) for name, us in kernel.limits_us.items()}
+    return replace(kernel, floor_us=kernel.time_us, limits_us=limits, headroom_us=0.0)
 
 
 def _flows(subject: Subject) -> list[Flow]:
@@ -235,22 +281,12 @@ def _approximated(subject: Subject) -> list[str]:
     return result
 
 
-def _warnings(
-    kernels: Sequence[KernelReport], floors: Floors | None, profile: Profile | None
-) -> list[str]:
+def _warnings(floors: Floors | None, profile: Profile | None) -> list[str]:
     result = []
     if floors is None:
         result.append("no roofs are known of this device: run `tilewright device --probe` once")
-    elif floors.threads_note:
-        result.append(floors.threads_note)
-    beaten = [
-        k.index for k in kernels if k.roof_fraction is not None and k.roof_fraction * _TOLERANCE > 1
-    ]
-    if beaten:
-        result.append(
-            f"kernels {beaten} ran faster than the roofs allow: the roofs were measured while the "
-            "machine was busy; run `tilewright device --probe` again"
-        )
+    elif floors.note:
+        result.append(floors.note)
     if profile is not None and profile.disturbance:
         result.append(f"{profile.disturbance}; kernels may be faster than they look")
     return result

@@ -18,12 +18,14 @@ from tilewright.core.errors import BadOption
 from tilewright.hw.lookup import find_cpu
 from tilewright.hw.machine import Machine, describe_machine
 from tilewright.hw.records import Board
-from tilewright.hw.roofline import Bound, Work, bound, peak_flops
+from tilewright.hw.roofline import Bound, Work, bound, peak_flops, peak_key
 from tilewright.hw.roofs import Level, Roofs, load_all_measured, roofs_of_board
 from tilewright.report.explanation import RoofLevel, RoofModel
 
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}  # the CPU computes them so
 MEASURED = "measured"
+PEAK = " peak"
+_QUIET = 0.5  # of the batches of a probe
 _MAX_CLOCK = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")  # kHz
 
 
@@ -48,13 +50,13 @@ class Floors:
         roofs: peaks and bandwidths.
         nearer_bytes: capacity of all levels nearer than each of the roofs' levels.
         footprint_bytes: memory that a whole run touches.
-        threads_note: empty, or how the roofs differ from what was asked for.
+        note: empty, or how the roofs differ from what was asked for, and why to doubt them.
     """
 
     roofs: Roofs
     nearer_bytes: Mapping[str, float]
     footprint_bytes: float
-    threads_note: str = ""
+    note: str = ""
 
     @property
     def model(self) -> RoofModel:
@@ -86,6 +88,33 @@ class Floors:
             },
         )
         return bound(work, self.roofs) if work.flops or work.num_bytes else None
+
+    def raised(self, factors: Mapping[str, float]) -> Floors:
+        """Floors with higher roofs.
+
+        Args:
+            factors: by limit, as ``Bound`` names it: how many times as high.
+        """
+        peaks = dict(self.roofs.peaks_flops)
+        for limit, factor in factors.items():
+            name = limit.removesuffix(PEAK)
+            if name != limit:
+                name = name if name in peaks else peak_key(name)
+                peaks[name] *= factor
+        levels = tuple(
+            replace(level, bytes_per_s=level.bytes_per_s * factors.get(level.name, 1.0))
+            for level in self.roofs.levels
+        )
+        source = f"{self.roofs.source}, raised where kernels were faster"
+        roofs = replace(self.roofs, peaks_flops=peaks, levels=levels, source=source)
+        return replace(self, roofs=roofs)
+
+    def rate_of(self, limit: str) -> float:
+        """Operations or bytes a second of a limit."""
+        name = limit.removesuffix(PEAK)
+        if name != limit:
+            return peak_flops(self.roofs, name)
+        return next(one.bytes_per_s for one in self.roofs.levels if one.name == limit)
 
     def _flops(self, flops: float, dtype: str) -> dict[str, float]:
         name = _WIDENED.get(dtype, dtype) if self.roofs.threads is not None else dtype
@@ -129,14 +158,22 @@ def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
     factor, note = threads / (chosen.threads or 1), ""
     if factor != 1:
         note = f"roofs were measured with {chosen.threads} thread(s) and scaled to {threads}"
-    levels = tuple(_reading(level, factor) for level in chosen.levels)
+    if chosen.undisturbed is not None and chosen.undisturbed < _QUIET:
+        doubt = (
+            f"the roofs were measured while the machine was busy ({chosen.undisturbed:.0%} of the "
+            "batches were undisturbed) and may be too low: run `tilewright device --probe` again"
+        )
+        note = f"{note}; {doubt}" if note else doubt
+    levels = tuple(
+        replace(level, bytes_per_s=level.bytes_per_s * factor) for level in chosen.levels
+    )
     peaks = {name: peak * factor for name, peak in chosen.peaks_flops.items()}
     roofs = replace(chosen, threads=threads, levels=levels, peaks_flops=peaks)
     return Floors(
         roofs=roofs,
         nearer_bytes=_nearer(describe_machine(), threads, levels),
         footprint_bytes=footprint_bytes,
-        threads_note=note,
+        note=note,
     )
 
 
@@ -173,12 +210,6 @@ def board_floors(board: Board, footprint_bytes: float) -> Floors:
         nearer_bytes={"DRAM": float(board.l2_bytes or 0)},
         footprint_bytes=footprint_bytes,
     )
-
-
-def _reading(level: Level, factor: float) -> Level:
-    """Beyond L1 what counts is reading: results stay in the caches."""
-    rate = level.bytes_per_s if level.name == "L1" else level.patterns.get("read")
-    return replace(level, bytes_per_s=(rate or level.bytes_per_s) * factor)
 
 
 def _nearer(machine: Machine, threads: int, levels: tuple[Level, ...]) -> dict[str, float]:

@@ -127,7 +127,7 @@ def test_roofs_of_other_threads_are_scaled_and_said(engine: tw.Engine) -> None:
     assert any("scaled to 2" in text for text in explanation.warnings)
 
 
-def test_roofs_that_are_beaten_are_doubted(engine: tw.Engine) -> None:
+def test_roofs_that_are_beaten_are_raised_to_the_best_kernel(engine: tw.Engine) -> None:
     slow = Roofs(
         device="slow",
         threads=2,
@@ -138,7 +138,12 @@ def test_roofs_that_are_beaten_are_doubted(engine: tw.Engine) -> None:
     store_measured([slow])
     explanation = engine.explain(feeds_of(), runs=1)
     assert any("faster than the roofs allow" in text for text in explanation.warnings)
+    assert any("float32 peak roof was raised" in text for text in explanation.warnings)
     assert all((kernel.headroom_us or 0) >= 0 for kernel in explanation.kernels)
+    assert all((k.floor_us or 0) <= (k.time_us or 0) * 1.000001 for k in explanation.kernels)
+    assert explanation.roofs is not None
+    assert explanation.roofs.peaks_flops["float32"] > 1e3
+    assert (explanation.roof_fraction or 0) <= 1
 
 
 def test_without_inputs_random_ones_are_taken_and_named(engine: tw.Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_measured_roofs_are_preferred(tmp_path: Path, monkeypatch: pytest.Monkey
     found = cpu_floors("znver4", 1, 0.0)
     assert found is not None
     assert found.model.is_measured
-    assert found.threads_note == ""
+    assert found.note == ""
     unknown = cpu_floors("no-such-processor", 1, 0.0)
     assert unknown is not None
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
@@ -114,3 +115,34 @@ def test_the_tables_need_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found is not None
     assert "tables at 4.00 GHz" in found.roofs.source
     assert found.roofs.peaks_flops["float32"] == pytest.approx(32 * 4e9 * 2)
+
+
+def test_raised_roofs_are_named_and_only_they_are_higher() -> None:
+    found = floors().raised({"float32 peak": 2.0, "L2": 1.5})
+    assert found.roofs.peaks_flops == {"float32": 200e9, "int8": 400e9}
+    assert [level.bytes_per_s for level in found.roofs.levels] == [100e9, 75e9, 10e9]
+    assert found.rate_of("float32 peak") == 200e9
+    assert found.rate_of("L2") == 75e9
+    assert "raised" in found.model.source
+
+
+@pytest.mark.parametrize(("undisturbed", "doubted"), [(0.13, True), (0.9, False), (None, False)])
+def test_roofs_of_a_busy_machine_are_doubted_where_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: float | None, doubted: bool
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    store_measured([replace(ROOFS, undisturbed=undisturbed)])
+    found = cpu_floors("anything", 1, 0.0)
+    assert found is not None
+    assert ("machine was busy" in found.note) == doubted
+
+
+def test_the_fastest_pattern_of_a_level_is_its_roof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    level = Level(name="DRAM", bytes_per_s=61e9, patterns={"read": 33e9, "triad": 61e9})
+    store_measured([replace(ROOFS, levels=(*ROOFS.levels[:2], level))])
+    found = cpu_floors("anything", 1, 0.0)
+    assert found is not None
+    assert found.rate_of("DRAM") == 61e9
