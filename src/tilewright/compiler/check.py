@@ -7,7 +7,7 @@ Not here: the comparison (compiler.verify), finding the fault (compiler.bisect).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from tilewright.compiler.build import compile
 from tilewright.compiler.pipeline import run_graph_passes
 from tilewright.compiler.reproducer import Reproducer, write_reproducer
 from tilewright.compiler.verify import Verification, compare_engine, verify_engine
+from tilewright.core.errors import BadOption
 from tilewright.core.record import DecisionLog
+from tilewright.core.shape import shape_text
 from tilewright.graph.facade import Model
+from tilewright.graph.view import ValueView
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine import Engine, load
+from tilewright.runtime.program import TensorSpec
 
 
 def verify(
@@ -34,7 +38,51 @@ def verify(
     Raises:
         UserError: model, engine or inputs cannot be used.
     """
-    return verify_engine(_opened(model, engine), _imported(model), feeds=feeds, seed=seed)
+    opened, imported = _opened(model, engine), _imported(model)
+    _require_same_interface(opened, imported)
+    return verify_engine(opened, imported, feeds=feeds, seed=seed)
+
+
+def _require_same_interface(engine: Engine, model: Model) -> None:
+    """Refuses an engine whose inputs or outputs cannot be the model's."""
+    graph = model.original
+    pairs = zip(engine.inputs, graph.inputs, strict=False)
+    if len(engine.inputs) != len(graph.inputs) or not all(_alike(*pair) for pair in pairs):
+        ours, theirs = ", ".join(map(str, engine.inputs)), _text(graph.inputs)
+        raise _other_model(
+            engine, f"the inputs differ: {ours} of the engine, {theirs} of the model"
+        )
+    names = [spec.name for spec in engine.outputs]
+    if names != (wanted := [value.name for value in graph.outputs]):
+        raise _other_model(
+            engine, f"the outputs differ: {names} of the engine, {wanted} of the model"
+        )
+
+
+def _other_model(engine: Engine, message: str) -> BadOption:
+    source = engine.info.get("model")
+    return BadOption(
+        f"the engine was built from another model, {source}: {message}",
+        remedy="name the model that the engine was built from, or build the engine again",
+    )
+
+
+def _alike(spec: TensorSpec, value: ValueView) -> bool:
+    if (spec.name, spec.dtype) != (value.name, value.dtype):
+        return False
+    if spec.shape is None or value.shape is None:
+        return True
+    return len(spec.shape) == len(value.shape) and all(
+        not (mine.is_const and theirs.is_const) or mine == theirs
+        for mine, theirs in zip(spec.shape, value.shape, strict=True)
+    )
+
+
+def _text(values: Iterable[ValueView]) -> str:
+    return ", ".join(
+        f"{value.name} {value.dtype}{shape_text(value.shape or ()).replace('`', '')}"
+        for value in values
+    )
 
 
 def reproduce(

@@ -65,7 +65,7 @@ class ObjectCache:
             except OSError as error:
                 raise CacheError(
                     f"cannot write the cache {folder}: {error.strerror}",
-                    remedy="set TILEWRIGHT_CACHE to a writable folder, or pass cache=None",
+                    remedy="set TILEWRIGHT_CACHE to a writable folder (or pass cache=None)",
                 ) from error
 
     def compile_all(

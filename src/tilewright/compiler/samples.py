@@ -32,7 +32,8 @@ def sample_feeds(
         if spec.shape is None or spec.container != "tensor" or spec.dtype is STRING:
             raise BadOption(
                 f"input {spec.name} ({spec.container} of {spec.dtype.name}) cannot be random",
-                remedy="give verify_feeds=, or pass verify=False",
+                remedy="give inputs (verify_feeds=, or --npz), or do without (verify=False, or "
+                "--no-verify)",
             )
     seen: set[tuple[int, ...]] = set()
     for batch_first in (True, False):

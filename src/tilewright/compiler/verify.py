@@ -118,7 +118,8 @@ def _sampled(engine: Engine, model: Model, seed: int) -> Verification:
     raise BadOption(
         f"no random inputs fit the model (the last were refused: {refused})",
         file=engine.info.get("model"),
-        remedy="give verify_feeds=, declare ranges with dims=, or pass verify=False",
+        remedy="give inputs (verify_feeds=, or --npz), state ranges (dims=, or --dim), or do "
+        "without (verify=False, or --no-verify)",
     )
 
 

@@ -108,7 +108,8 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise InvalidModel(
             "this is a zip archive, not an ONNX file",
             file=name,
-            remedy="open an engine with tilewright.load; export a torch file to ONNX first",
+            remedy="an engine is loaded, not compiled (tilewright.load, `tilewright run`); "
+            "export a torch file to ONNX first",
         )
     if data.startswith(b"version https://git-lfs"):
         raise InvalidModel(

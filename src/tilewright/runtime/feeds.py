@@ -63,8 +63,8 @@ def check_feeds(
             f"expected inputs {sorted(known)}, given {sorted(map(str, feeds))}"
             + (f"; missing {missing}" if missing else "")
             + (f"; unknown {unknown}" if unknown else ""),
-            remedy="give exactly the engine's inputs by name (engine.inputs lists them); "
-            "on the command line: --npz FILE, --input NAME=FILE or --random",
+            remedy=f"give {', '.join(map(str, specs)) or 'nothing'}: by name in Python; by "
+            "--npz FILE, --input NAME=FILE or --random on the command line",
         )
     values: dict[str, Any] = {}
     symbols: dict[str, int] = {}
