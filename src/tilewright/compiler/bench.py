@@ -104,12 +104,19 @@ def bench(
         raise BadOption("there is nothing to compare with", remedy="name a peer in --against")
     if not model.is_file():
         raise UserError("no such file", file=os.fspath(model), remedy="check the path")
+    if model.suffix == ".tw":
+        raise UserError(
+            "this is an engine; bench compares runtimes on an ONNX file",
+            file=os.fspath(model),
+            remedy="name the ONNX file that the engine was built from",
+        )
     say = progress or (lambda _: None)
+    threads = f"{options.threads} thread{'s' * (options.threads != 1)}"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         workers = []
         for name in (*options.peers, OURS):
-            say(f"{model.name}: preparing {name} with {options.threads} thread(s)")
+            say(f"{model.name}: preparing {name} with {threads}")
             workers.append(stack.enter_context(Worker(name, model, options.threads)))
         feeds = feeds or _default_feeds(model, workers[0].specs, sizes or {}, say)
         np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
@@ -171,7 +178,7 @@ class Worker:
         if not line:
             code = self._process.wait()
             raise UserError(
-                f"{self.name} died with exit code {code}", remedy="see its output above"
+                f"{self.name} died with exit code {code}", remedy="what it wrote before is above"
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

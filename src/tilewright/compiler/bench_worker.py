@@ -159,6 +159,23 @@ def serve(contender: str, model: Path, threads: int, answers: TextIO) -> None:
         answer(error=error.message, remedy=error.remedy)
 
 
+def tell_of_failures(contender: str, answers: TextIO) -> None:
+    """Makes whatever a runtime raises an answer: the parent shows it, without a traceback."""
+
+    def tell(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        del trace
+        said = next(iter(str(error).strip().splitlines()), "")[:500]
+        fields = {
+            "error": f"{kind.__name__}: {said}",
+            "remedy": f"{contender} cannot open or run this model with these inputs: check both, "
+            "or leave it out of --against",
+        }
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    sys.excepthook = tell
+
+
 def time_batch(run: Callable[[], object], milliseconds: float) -> list[float]:
     """Runs once to warm up, then again and again for so long; returns each run's microseconds."""
     run()
@@ -175,7 +192,9 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise BadOption(f"{name} is not installed", remedy=f"pip install {name}") from None
+        extra = " (or 'tilewright[bench]')" if name == "onnxruntime" else ""
+        remedy = f"pip install {name}{extra}"
+        raise BadOption(f"{name} is not installed", remedy=remedy) from None
 
 
 def _limit_processors(threads: int) -> None:
@@ -202,6 +221,7 @@ def main() -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the parent, which ends this process
+    tell_of_failures(contender, answers)
     _limit_processors(int(threads))
     serve(contender, Path(model), int(threads), answers)
 
