@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Json, Threads, available_threads, parse_list
+from tilewright.cli.options import Json, Threads, available_threads, parse_list, warn_of_threads
 from tilewright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,9 +41,14 @@ def read_picture(
     as_json: Json = False,
 ) -> None:
     """Read a picture of text with three compiled networks, side by side with ONNX Runtime."""
+    warn_of_threads(threads)
+
+    from tilewright.demo.networks import require_packages
+
+    require_packages()
     from tilewright.demo.compare import compare
 
-    picture = picture or EXAMPLES / "text.png"
+    picture = picture or _example()
     result = compare(
         picture,
         _expected_lines(picture, expect),
@@ -62,6 +67,17 @@ def read_picture(
         raise typer.Exit(1)
 
 
+def _example() -> Path:
+    """The picture of the source tree, of which the working folder may be the root."""
+    for folder in (EXAMPLES, Path("examples")):
+        if (folder / "text.png").is_file():
+            return folder / "text.png"
+    raise UserError(
+        "the example picture is not here: it lies in the source tree (examples/text.png)",
+        remedy="name a picture of text: tilewright demo PICTURE",
+    )
+
+
 def _expected_lines(picture: Path, expect: Path | None) -> list[str] | None:
     file = expect or picture.with_suffix(".txt")
     if file.is_file():
@@ -77,14 +93,20 @@ def _print_result(result: "Result") -> None:
         console.write(f"  {line.text}{mark}")
     console.write("")
     console.show(_times(result))
+    threads = console.plural(result.threads, "thread")
     for side in result.sides:
         console.write(
-            f"{side.runtime} {side.version}: {result.threads} thread(s), {side.precision}, "
+            f"{side.runtime} {side.version}: {threads}, {side.precision}, "
             f"{side.how} in {side.prepare_s:.2f} s"
         )
     for side in result.sides:
         if side.runtime == "tilewright":
             console.write("engine files: " + ", ".join(str(file) for file in side.files))
+    for side in result.sides:
+        if result.num_expected is not None:
+            wrong = [one for one in result.mistakes if one.runtime == side.runtime]
+            right = result.num_expected - sum(one.expected is not None for one in wrong)
+            console.write(f"{side.runtime}: {right} of {result.num_expected} lines as expected")
     for mistake in result.mistakes:
         console.log(
             f"error: {mistake.runtime}: line {mistake.number} is {mistake.read!r}, "

@@ -56,12 +56,13 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Both runtimes' shares and their mistakes."""
+    """Both runtimes' shares and their mistakes; ``num_expected`` lines, None if unknown."""
 
     picture: Path
     threads: int
     sides: Sequence[Side]
     mistakes: Sequence[Mistake]
+    num_expected: int | None = None
 
 
 def compare(
@@ -99,8 +100,10 @@ def compare(
         forget_engines(folder, models)
     prepared: dict[str, list[Prepared]] = {}
     for name in runtimes:
-        progress(f"{name}: preparing {len(models)} networks")
-        prepared[name] = [PREPARE[name](model, threads, folder) for model in models]
+        prepared[name] = []
+        for number, (network, model) in enumerate(zip(NETWORKS, models, strict=True), start=1):
+            progress(f"{name}: preparing {network.name}, {number} of {len(models)}")
+            prepared[name].append(PREPARE[name](model, threads, folder))
     readers = {name: _reader(networks) for name, networks in prepared.items()}
     pages = _take_turns(readers, image, repeats, progress)
     sides = [
@@ -117,7 +120,13 @@ def compare(
         for name in runtimes
     ]
     mistakes = [mistake for side in sides for mistake in _mistakes(side, expected)]
-    return Result(picture=picture, threads=threads, sides=sides, mistakes=mistakes)
+    return Result(
+        picture=picture,
+        threads=threads,
+        sides=sides,
+        mistakes=mistakes,
+        num_expected=None if expected is None else len(expected),
+    )
 
 
 def _reader(networks: Sequence[Prepared]) -> Reader:

@@ -7,13 +7,17 @@ Not here: rapidocr's own code, which is never imported: only its model files are
 import hashlib
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from tilewright import UserError
 
 PACKAGE = "rapidocr"
 VERSION = "3.10.0"
-REMEDY = f"pip install --no-deps {PACKAGE}=={VERSION} (make demo does)"
+REMEDY = (
+    f"pip install 'tilewright[demo]'; pip install --no-deps {PACKAGE}=={VERSION} "
+    "(`make demo` does both)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,27 @@ RECOGNISER = Network(
     sha256="6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
 )
 NETWORKS = (DETECTOR, CLASSIFIER, RECOGNISER)
+
+
+def require_packages() -> None:
+    """Checks that what the demo needs besides Tilewright is installed.
+
+    Raises:
+        UserError: Pillow or the package of the networks is not.
+    """
+    missing = [name for name, module in (("Pillow", "PIL"),) if find_spec(module) is None]
+    missing += [PACKAGE] if not _is_installed(PACKAGE) else []
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise UserError(f"{' and '.join(missing)} {are} not installed", remedy=REMEDY)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def locate(network: Network) -> Path:

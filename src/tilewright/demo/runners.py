@@ -102,7 +102,8 @@ def import_onnxruntime() -> object:
         return importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
         raise tw.UserError(
-            "onnxruntime is not installed", remedy="pip install 'tilewright[demo]'"
+            "onnxruntime is not installed",
+            remedy="pip install 'tilewright[demo]', or use --with tilewright",
         ) from None
 
 
