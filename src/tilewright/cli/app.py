@@ -1,6 +1,6 @@
 """Joins the verbs to one command and turns exceptions into messages and exit codes.
 
-To add a verb: a module with one function, and a line in ``VERBS``.
+To add a verb: a module with one function, a line in ``VERBS`` and one in ``EXAMPLES``.
 Requires: verbs import what is heavy inside their function, so that ``--help`` is quick.
 """
 
@@ -28,20 +28,32 @@ VERBS: dict[str, Callable[..., None]] = {
     "demo": demo.read_picture,
 }
 
+EXAMPLES = {  # shown below each verb's help
+    "compile": "compile model.onnx -o model.tw --dim batch=1..8",
+    "run": "run model.tw --random --dim batch=2 -o outputs.npz",
+    "verify": "verify model.onnx --engine model.tw --npz inputs.npz",
+    "explain": "explain model.tw --npz inputs.npz --html report.html",
+    "profile": "profile model.tw --npz inputs.npz --trace trace.json",
+    "bench": "bench model.onnx --threads 1,2 --dim batch=1",
+    "device": "device --board h200 --occupancy regs=64,smem=48KiB,block=256",
+    "demo": "demo photo.png --with tilewright",
+}
+
 
 class _Verbs(TyperGroup):
     """Reports what a verb raises; the one place that decides exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the verb."""
-        try:
-            return super().invoke(ctx)
-        except UserError as error:
-            console.print_error(error)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            console.log("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+        with console.json_mode("--json" in ctx.args):  # the verb has not been parsed yet
+            try:
+                return super().invoke(ctx)
+            except UserError as error:
+                console.print_error(error)
+                raise typer.Exit(1) from None
+            except KeyboardInterrupt:
+                console.log("interrupted")
+                raise typer.Exit(INTERRUPTED) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,7 +86,8 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_top_level)
     for name, function in VERBS.items():
-        app.command(name)(function)
+        example = EXAMPLES.get(name)
+        app.command(name, epilog=example and f"Example: tilewright {example}")(function)
     return app
 
 

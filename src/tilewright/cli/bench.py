@@ -34,6 +34,7 @@ def bench_models(
     """Time Tilewright and other runtimes in turns on the same inputs, after comparing outputs.
 
     Inputs are those of --npz, else of the .npz beside the model, else random (sizes from --dim).
+    Needs the runtimes that it compares with: pip install "tilewright[bench]".
     """
     counts, peers, sizes = parse_counts(threads), tuple(parse_list(against)), parse_sizes(dim)
 
@@ -68,7 +69,8 @@ def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
 def _table(comparison: "Comparison") -> "Table":
     from rich.table import Table
 
-    table = Table(title=f"{comparison.model}, {comparison.threads} thread(s)", title_justify="left")
+    threads = console.plural(comparison.threads, "thread")
+    table = Table(title=f"{comparison.model}, {threads}", title_justify="left")
     table.add_column("runtime")
     for title in ("min ms", "median ms", "ratio of minima", "of medians", "error"):
         table.add_column(title, justify="right")

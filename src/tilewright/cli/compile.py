@@ -6,15 +6,30 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Dims, Json, Model, Precision, Threads, parse_dims, parse_list
+from tilewright.cli.options import (
+    Dims,
+    Json,
+    Model,
+    Precision,
+    Quiet,
+    Threads,
+    parse_dims,
+    parse_list,
+    warn_of_threads,
+)
 
 
 def compile_model(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="The engine file to write.")],
-    target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
+    target: Annotated[str, typer.Option(help="What to compile for: cpu.")] = "cpu",
     cpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Processor; by default this machine's.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Processor, by default this machine's: a name that LLVM knows, as haswell, "
+            "skylake-avx512, znver4, neoverse-v1.",
+        ),
     ] = None,
     threads: Threads = None,
     precision: Precision = "fp32",
@@ -42,17 +57,24 @@ def compile_model(
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not compare the engine with the reference.")
     ] = False,
+    npz: Annotated[
+        Path | None, typer.Option(metavar="IN.npz", help="Inputs to verify with; else random ones.")
+    ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compile a model to an engine file and verify it."""
     dims = parse_dims(dim)
+    warn_of_threads(threads)
     console.check_output(output)
 
     import tilewright as tw
     from tilewright.cli.progress import stages
+    from tilewright.compiler.feeds import load_npz
     from tilewright.report.summary import BuildSummary
 
-    with stages(model.name) as progress:
+    verify_feeds = load_npz(npz) if npz is not None else None
+    with stages(model.name, quiet=quiet) as progress:
         engine = tw.compile(
             model,
             target=target,
@@ -66,6 +88,7 @@ def compile_model(
             dump_graph=dump_graph,
             dump_kernels=dump_kernels,
             verify=not no_verify,
+            verify_feeds=verify_feeds,
             progress=progress,
         )
     engine.save(output)

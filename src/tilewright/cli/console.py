@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,9 +67,35 @@ def log(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 
+_wants_json: ContextVar[bool] = ContextVar("wants_json", default=False)
+
+
+@contextmanager
+def json_mode(wanted: bool) -> Iterator[None]:
+    """While a verb runs that was given ``--json``, or was not."""
+    token = _wants_json.set(wanted)
+    try:
+        yield
+    finally:
+        _wants_json.reset(token)
+
+
+def wants_json() -> bool:
+    """Whether the verb that runs was given ``--json``."""
+    return _wants_json.get()
+
+
 def print_error(error: UserError) -> None:
-    """Writes what is wrong, where, and the remedy to stderr."""
+    """Writes what is wrong, where, and the remedy to stderr; with ``--json`` to stdout too."""
+    if wants_json():
+        facts = {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
+        write_json({**facts, "file": error.file, "node": error.node})
     sys.stderr.write(f"error: {error}\n")
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns ``1 thread``, ``2 threads``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def check_output(path: Path) -> None:

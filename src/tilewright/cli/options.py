@@ -11,12 +11,15 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli import console
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads to use; by default all that this process may.")
 ]
-Precision = Annotated[str, typer.Option(help="Precision to compute in.")]
+Precision = Annotated[str, typer.Option(help="Precision to compute in: fp32.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=LO..HI", help="Range of a symbolic dim, or NAME=SIZE."),
@@ -73,6 +76,15 @@ def parse_counts(text: str) -> list[int]:
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
         raise typer.BadParameter(f"{text!r} is not a list of positive integers such as 1,2")
     return [int(word) for word in words]
+
+
+def warn_of_threads(threads: int | None) -> None:
+    """Tells on stderr where more threads than processors are asked for."""
+    if threads is not None and threads > (cores := available_threads()):
+        console.log(
+            f"warning: --threads {threads} is more than the {cores} "
+            f"{'processor' if cores == 1 else 'processors'} of this process: runs get slower"
+        )
 
 
 def available_threads() -> int:

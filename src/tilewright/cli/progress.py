@@ -1,6 +1,7 @@
-"""Shows the stages of a build on stderr while it runs, if that is a terminal.
+"""Shows the stages of a build on stderr while it runs.
 
-Guarantees: nothing is written where stderr is a file or a pipe; the bar vanishes at the end.
+Guarantees: on a terminal a bar, which vanishes at the end; elsewhere a line for each stage;
+nothing with ``--quiet`` and ``--json``.
 """
 
 import sys
@@ -8,24 +9,59 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tilewright.cli import console
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 Report = Callable[[str, int, int], None]
 
+STAGES = (
+    "import",
+    "graph passes",
+    "shapes",
+    "lower",
+    "fuse",
+    "layout",
+    "generate code",
+    "compile kernels",
+    "verify",
+)
+
 
 @contextmanager
-def stages(title: str) -> Iterator[Report | None]:
-    """Gives what ``tilewright.compile`` takes as ``progress``, None without a terminal."""
-    if not sys.stderr.isatty():
+def stages(title: str, *, quiet: bool = False) -> Iterator[Report | None]:
+    """Gives what ``tilewright.compile`` takes as ``progress``, None where nothing is shown."""
+    if quiet or console.wants_json():
         yield None
-        return
+    elif sys.stderr.isatty():
+        with _bar(title) as report:
+            yield report
+    else:
+        yield _lines(title)
+
+
+def _lines(title: str) -> Report:
+    shown: set[str] = set()
+
+    def report(stage: str, done: int, total: int) -> None:
+        del done, total
+        if stage not in shown:
+            shown.add(stage)
+            console.log(f"{title}: {_numbered(stage)}")
+            sys.stderr.flush()
+
+    return report
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
@@ -37,10 +73,14 @@ def stages(title: str) -> Iterator[Report | None]:
             count = f"{done}/{total}" if total else ""
             bar.update(
                 task,
-                description=f"{title}: {stage}",
+                description=f"{title}: {_numbered(stage)}",
                 completed=done,
                 total=total or None,
                 count=count,
             )
 
         yield report
+
+
+def _numbered(stage: str) -> str:
+    return f"[{STAGES.index(stage) + 1}/{len(STAGES)}] {stage}" if stage in STAGES else stage

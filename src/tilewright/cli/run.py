@@ -12,10 +12,13 @@ from tilewright.cli.options import (
     Inputs,
     Json,
     Npz,
+    Quiet,
     Threads,
     parse_files,
     parse_sizes,
+    warn_of_threads,
 )
+from tilewright.core.errors import BadOption
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,14 +40,16 @@ def run_model(
         typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs here."),
     ] = None,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run an engine file, or a model that is compiled first, and describe its outputs."""
     files, sizes = parse_files(inputs), parse_sizes(dim)
+    warn_of_threads(threads)
     if output is not None:
         console.check_output(output)
 
-    engine = open_engine(model, threads)
+    engine = open_engine(model, threads, quiet=quiet)
     feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
     outputs = engine.run(feeds)
     if output is not None:
@@ -54,8 +59,12 @@ def run_model(
         console.write_json(summary)
         return
     for name, facts in summary.items():
-        text = "  ".join(f"{key} {value}" for key, value in facts.items())
+        text = "  ".join(f"{key} {_rounded(value)}" for key, value in facts.items())
         console.write(f"{name}  {text}")
+
+
+def _rounded(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _write(output: Path, outputs: Mapping[str, Any]) -> None:
@@ -70,14 +79,16 @@ def _write(output: Path, outputs: Mapping[str, Any]) -> None:
         console.log(note)
 
 
-def open_engine(model: Path, threads: int | None, *, verify: bool = True) -> "Engine":
+def open_engine(
+    model: Path, threads: int | None, *, verify: bool = True, quiet: bool = False
+) -> "Engine":
     """Loads an engine file, or compiles a model."""
     import tilewright as tw
     from tilewright.cli.progress import stages
 
     if model.suffix == ".tw":
         return tw.load(model, threads=threads)
-    with stages(model.name) as progress:
+    with stages(model.name, quiet=quiet) as progress:
         return tw.compile(model, threads=threads, verify=verify, progress=progress)
 
 
@@ -93,9 +104,16 @@ def gather_feeds(
     """Reads the inputs from files, and makes random ones of the rest if asked to.
 
     What is still missing or does not fit, the engine reports.
+
+    Raises:
+        BadOption: a size is for a dim that no input has.
     """
     from tilewright.compiler.feeds import InputSpec, from_files, load_npy, load_npz, random_feeds
 
+    dims = {name for spec in engine.inputs for dim in spec.shape or () for name in dim.symbols}
+    if unknown := sorted(set(sizes) - dims):
+        remedy = f"the dims are {sorted(dims)}" if dims else "all sizes are fixed: leave out --dim"
+        raise BadOption(f"no input has a dim {unknown}", remedy=remedy)
     feeds = load_npz(npz) if npz is not None else {}
     feeds.update((name, load_npy(file)) for name, file in files.items())
     feeds, notes = from_files(feeds, engine.inputs)
@@ -108,7 +126,9 @@ def gather_feeds(
             for spec in missing
             if spec.shape is not None and spec.container == "tensor"
         ]
-        feeds.update(random_feeds(specs, sizes, seed))
+        needed = {dim for spec in specs for dim in spec.shape}
+        wanted = {name: size for name, size in sizes.items() if name in needed}
+        feeds.update(random_feeds(specs, wanted, seed))
     return feeds
 
 

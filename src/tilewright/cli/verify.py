@@ -12,9 +12,11 @@ from tilewright.cli.options import (
     Json,
     Model,
     Npz,
+    Quiet,
     Threads,
     parse_files,
     parse_sizes,
+    warn_of_threads,
 )
 from tilewright.cli.run import gather_feeds, open_engine
 
@@ -38,6 +40,7 @@ def verify_model(
         Path | None,
         typer.Option(metavar="DIR", help="Where a small model that shows a fault is written."),
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare an engine's outputs with the reference's; exit code 1 when they differ too much.
@@ -45,10 +48,11 @@ def verify_model(
     A difference is traced to the first wrong value, its nodes and its kernel.
     """
     files, sizes = parse_files(inputs), parse_sizes(dim)
+    warn_of_threads(threads)
 
     from tilewright.compiler.check import reproduce, verify
 
-    engine = open_engine(engine_file or model, threads, verify=False)
+    engine = open_engine(engine_file or model, threads, verify=False, quiet=quiet)
     feeds = None  # likely sizes are tried
     if files or npz is not None or sizes:
         feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)

@@ -1,17 +1,19 @@
 """Verbs end with the right exit code and leave stdout to data."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
+from typer.testing import Result as Invoked
 
-from tilewright.cli import app
+from tilewright.cli import app, demo
 from tilewright.core.errors import InvalidModel
 
 
-def _invoke(*arguments: str) -> Result:
+def _invoke(*arguments: str) -> Invoked:
     return CliRunner().invoke(app.build_app(), list(arguments))
 
 
@@ -24,6 +26,7 @@ def test_every_verb_has_help() -> None:
         result = _invoke(name, "--help")
         assert result.exit_code == 0
         assert "--json" in result.stdout
+        assert f"Example: tilewright {name} " in " ".join(result.stdout.split())
 
 
 def test_version_is_data() -> None:
@@ -80,6 +83,52 @@ def test_demo_explains_a_missing_picture(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no such picture" in result.stderr
     assert not (tmp_path / "engines").exists()
+
+
+def test_demo_names_the_packages_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setattr("tilewright.demo.networks.PACKAGE", "no-such-package")
+    result = _invoke("demo")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Pillow and no-such-package are not installed" in result.stderr
+    assert "pip install 'tilewright[demo]'; pip install --no-deps rapidocr==" in result.stderr
+
+
+def test_demo_outside_of_the_source_tree_asks_for_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "EXAMPLES", tmp_path / "examples")
+    monkeypatch.setattr("tilewright.demo.networks.require_packages", lambda: None)
+    result = _invoke("demo")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "tilewright demo PICTURE" in result.stderr
+
+
+def test_demo_counts_the_lines_that_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+    from tilewright.demo.compare import STAGES, Mistake, Result, Side
+
+    side = Side(
+        runtime="r",
+        version="1",
+        precision="fp32",
+        prepare_s=0.0,
+        how="loaded",
+        files=[],
+        lines=[],
+        stage_s=dict.fromkeys(STAGES, 1.0),
+    )
+    wrong = [
+        Mistake(runtime="r", number=1, expected="a", read="b"),
+        Mistake(runtime="r", number=3, expected="c", read=None),
+        Mistake(runtime="r", number=4, expected=None, read="d"),
+    ]
+    result = Result(picture=Path("p"), threads=1, sides=[side], mistakes=wrong, num_expected=3)
+    demo._print_result(result)
+    written = capsys.readouterr()
+    assert "r: 1 of 3 lines as expected" in written.out
+    assert "1 thread," in written.out
+    assert written.err.count("error: r: line ") == 3
 
 
 def test_bench_refuses_an_unknown_peer_before_it_starts_anything() -> None:

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from tilewright.cli.progress import stages
+from tilewright.cli import console
+from tilewright.cli.progress import STAGES, stages
+from unit.compiler.models import compiled, network
 
 
 class Terminal(io.StringIO):
@@ -17,12 +19,27 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_nothing_is_shown_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_a_line_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
     with stages("net.onnx") as report:
+        assert report is not None
+        for call in (("import", 0, 0), ("compile kernels", 0, 0), ("compile kernels", 3, 7)):
+            report(*call)
+    assert file.getvalue() == "net.onnx: [1/9] import\nnet.onnx: [8/9] compile kernels\n"
+
+
+def test_quiet_and_json_show_nothing() -> None:
+    with stages("net.onnx", quiet=True) as report:
         assert report is None
-    assert file.getvalue() == ""
+    with console.json_mode(True), stages("net.onnx") as report:
+        assert report is None
+
+
+def test_the_stages_are_those_of_a_build() -> None:
+    seen: list[str] = []
+    compiled(network(), progress=lambda *call: seen.append(call[0]))
+    assert tuple(dict.fromkeys(seen)) == STAGES
 
 
 def test_stages_are_shown_on_stderr(
@@ -35,6 +52,6 @@ def test_stages_are_shown_on_stderr(
         assert report is not None
         report("import", 0, 0)
         report("compile kernels", 3, 7)
-    assert "compile kernels" in terminal.getvalue()
+    assert "net.onnx: [8/9] compile kernels" in terminal.getvalue()
     assert "3/7" in terminal.getvalue()
     assert capsys.readouterr().out == ""

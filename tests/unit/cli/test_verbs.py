@@ -44,7 +44,7 @@ def _refused(result: Result, message: str) -> None:
 
 
 def test_compile_prints_what_was_built() -> None:
-    result = _run("compile", "model.onnx", "-o", "net.tw", "--dim", "batch=1..4")
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--dim", "batch=1..4", "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")
     lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
     assert lines["engine"].startswith("net.tw (")
@@ -154,6 +154,7 @@ def test_run_writes_the_outputs(folder: Path) -> None:
         ((), "missing ['x']"),
         (("--random",), "no size for the symbolic dims ['batch', 'height']"),
         (("--random", "--dim", "batch=1", "--dim", "height=4", "--dim", "w=1"), "no input has"),
+        (("--dim", "q=9"), "no input has a dim ['q']"),
         (("--npz", "none.npz"), "no such file"),
         (("--input", "x=none.npy"), "no such file"),
         (("-o", "none/out.npz"), "no such folder"),
@@ -161,6 +162,52 @@ def test_run_writes_the_outputs(folder: Path) -> None:
 )
 def test_run_explains_what_is_missing(arguments: tuple[str, ...], message: str) -> None:
     _refused(_run("run", "model.onnx", *arguments), message)
+
+
+def test_missing_inputs_are_described_with_the_options_that_give_them() -> None:
+    result = _run("run", "model.onnx")
+    assert "x float32[batch, 3, height, 8]" in result.stderr
+    assert "--npz FILE, --input NAME=FILE or --random" in result.stderr
+
+
+def test_numbers_are_rounded_for_people() -> None:
+    result = _run("run", "model.onnx", "--random", "--dim", "batch=2", "--dim", "height=4")
+    numbers = [word for word in result.stdout.split() if "." in word]
+    assert numbers
+    assert all(len(number) <= 13 for number in numbers)
+
+
+def test_a_wasteful_number_of_threads_is_told() -> None:
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--threads", "1000")
+    assert result.exit_code == 0
+    assert "warning: --threads 1000 is more than the " in result.stderr
+
+
+def test_what_cannot_be_random_is_verified_with_a_file(folder: Path) -> None:
+    nodes = [node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER")]
+    text = model_of(nodes, inputs=[tensor_info("x", ("n",), 8)], outputs=[], opset=21)
+    text.graph.output.append(tensor_info("y", None, 8))
+    saved(text, folder)
+    result = _run("compile", "model.onnx", "-o", "net.tw")
+    _refused(result, "cannot be random")
+    assert "--npz" in result.stderr
+    assert "--no-verify" in result.stderr
+    np.savez(folder / "in.npz", x=np.array(["A", "b"]))
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--npz", "in.npz")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_with_json_an_error_is_a_document_too() -> None:
+    result = _run("run", "none.tw", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "error": "CorruptEngine",
+        "message": "no such file",
+        "remedy": "check the path",
+        "file": "none.tw",
+        "node": None,
+    }
+    assert "error: none.tw: no such file" in result.stderr
 
 
 def test_a_damaged_engine_is_named(folder: Path) -> None:
@@ -204,7 +251,37 @@ def test_verify_traces_the_engine_of_another_model(folder: Path) -> None:
     assert any("gemm" in name for name in facts["fault"]["nodes"])
 
 
+def test_the_engine_of_a_model_with_other_inputs_is_refused(folder: Path) -> None:
+    assert _run("compile", "model.onnx", "-o", "net.tw").exit_code == 0
+    other = network()
+    other.graph.input[0].name = other.graph.node[0].input[0] = "image"
+    saved(other, folder)
+    result = _run("verify", "model.onnx", "--engine", "net.tw")
+    _refused(result, "the engine was built from another model")
+    assert "x float32[batch, 3, height, 8] of the engine, image float32[" in result.stderr
+    wider = network()
+    wider.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 16
+    saved(wider, folder)
+    _refused(_run("verify", "model.onnx", "--engine", "net.tw"), "the inputs differ")
+
+
 # --- bench ----------------------------------------------------------------------------------------
+
+
+def test_bench_names_the_kind_of_file_that_it_takes(folder: Path) -> None:
+    (folder / "net.tw").write_bytes(b"PK")
+    _refused(
+        _run("bench", "net.tw"), "net.tw: this is an engine; bench compares runtimes on an ONNX"
+    )
+
+
+def test_bench_shows_no_traceback_of_a_worker(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    (folder / "bad.onnx").write_bytes(b"no model at all")
+    _refused(_run("bench", "bad.onnx"), "error: onnxruntime: InvalidProtobuf: ")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_bench_compares_outputs_and_prints_ratios() -> None:
