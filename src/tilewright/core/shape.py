@@ -90,11 +90,13 @@ class Dim:
         text = _sum_text(self.terms)
         if len(text) > _MAX_TEXT:
             raise _too_large(f"{len(text)} characters")
-        degree = max((len(monomial) for monomial, _ in self.terms), default=0)
-        if degree > _MAX_DEGREE:
-            raise _too_large(f"products of {degree} factors")
-        atoms = (atom.depth for monomial, _ in self.terms for atom in monomial)
-        object.__setattr__(self, "depth", max(atoms, default=0))
+        depth = 0
+        for monomial, _ in self.terms:
+            if len(monomial) > _MAX_DEGREE:
+                raise _too_large(f"products of {len(monomial)} factors")
+            for atom in monomial:
+                depth = max(depth, atom.depth)
+        object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "text", text)
 
     def __eq__(self, other: object) -> bool:
@@ -155,7 +157,10 @@ class Dim:
     # --- arithmetic -----------------------------------------------------------------------------
 
     def __add__(self, other: Dim | int) -> Dim:
-        return _collect([*self.terms, *Dim.of(other).terms])
+        right = Dim.of(other)
+        if not right.terms:
+            return self
+        return _collect([*self.terms, *right.terms]) if self.terms else right
 
     __radd__ = __add__
 
@@ -170,6 +175,10 @@ class Dim:
 
     def __mul__(self, other: Dim | int) -> Dim:
         right = Dim.of(other)
+        if right.text == "1" or not self.terms:
+            return self
+        if self.text == "1" or not right.terms:
+            return right
         if len(self.terms) * len(right.terms) > _MAX_TERMS:
             raise _too_large(f"{len(self.terms)} times {len(right.terms)} terms")
         return _collect(
@@ -293,6 +302,8 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> Dim:
     for monomial, factor in terms:
         sums[monomial] = sums.get(monomial, 0) + factor
     kept = [(monomial, factor) for monomial, factor in sums.items() if factor]
+    if len(kept) < 2:
+        return Dim(tuple(kept))
     return Dim(tuple(sorted(kept, key=lambda term: (-len(term[0]), [a.text for a in term[0]]))))
 
 
