@@ -50,7 +50,7 @@ def build(*options: str, name: str = "net.tw") -> None:
 def test_two_commands_lead_to_the_sentence() -> None:
     build()
     text = good("explain", "net.tw", "--runs", 3).stdout
-    subject, saving = r"#\d+ \(\S+\) (is|are) bound by .+", r"would save up to [\d.]+ [um]s"
+    subject, saving = r"#\d+ \(\S+\) (is|are) bound by .+", r"would save up to [\d.]+ ms"
     assert re.search(f"{subject}; .+ {saving}", text)
     assert "sizes: batch=1 (assumed: batch" in text
 
@@ -149,3 +149,45 @@ def test_contracts_reach_the_command_line() -> None:
     assert "stem (Conv)" in refused.stderr
     assert "computes in float32" in refused.stderr
     assert not Path("no.tw").exists()
+
+
+def test_an_estimate_takes_the_sizes_of_its_inputs(folder: Path) -> None:
+    np.savez(folder / "in.npz", x=np.ones((4, 3, 32, 32), np.float32))
+    found = document(good("explain", "net.onnx", "--npz", "in.npz", "--no-probe", "--json"))
+    assert found["sizes"]["batch"] == 4
+    assert "batch" not in found["assumed"]
+
+
+def test_an_estimate_without_roofs_measures_them_or_says_where_they_are_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for file in (Path("cache") / "roofs").glob("*.json"):
+        file.unlink()
+    result = good("explain", "net.onnx", "--no-probe")
+    assert "roofs: " in result.stdout
+    assert "tables at" in result.stdout
+    monkeypatch.setattr(roofs_module, "probe_cpu", lambda _: (some_roofs(),))
+    measured = good("explain", "net.onnx", "--threads", 1)
+    assert "measuring this machine" in measured.stderr
+    assert "measured on a day of the test" in measured.stdout
+
+
+def test_engines_of_different_models_are_called_so(folder: Path) -> None:
+    build()
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("Relu", ["q"], ["y"], "only")],
+            "other",
+            [onnx.helper.make_tensor_value_info("q", 1, [2])],
+            [onnx.helper.make_tensor_value_info("y", 1, [2])],
+        ),
+        ir_version=10,
+        opset_imports=[onnx.helper.make_opsetid("", 21)],
+    )
+    onnx.save(model, folder / "other.onnx")
+    good("compile", "other.onnx", "-o", "other.tw", "--no-verify", "--threads", 1)
+    first = good("explain", "net.tw", "--diff", "other.tw", "--runs", 1).stdout.splitlines()[0]
+    assert "different models" in first
+    refused = run("explain", "net.tw", "--diff", "other.tw", "--dim", "batch=2")
+    assert refused.exit_code == 1
+    assert "different models" in refused.stderr

@@ -1,5 +1,6 @@
 """``tilewright explain``: why an engine is as fast as it is, or what a model would cost."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,9 +61,7 @@ def explain_model(
         raise typer.BadParameter("--diff compares two engine files")
 
     if not is_engine:
-        from tilewright.compiler.estimate import estimate
-
-        explanation = estimate(model, sizes=sizes, board=board, threads=threads)
+        explanation = _estimated(model, files, npz, sizes, board, threads, probe=not no_probe)
         _print(explanation, html, as_json=as_json)
         if not as_json:
             console.log(f"estimated; for times: tilewright explain {model} --build")
@@ -79,7 +78,9 @@ def explain_model(
     if diff is None:
         _print(explanation, html, as_json=as_json)
         return
-    other = _open(diff, threads).explain(feeds, sizes=sizes, runs=runs, board=board)
+    second = _open(diff, threads)
+    _check_alike(engine, second, has_inputs=bool(feeds or sizes))
+    other = second.explain(feeds, sizes=sizes, runs=runs, board=board)
     from tilewright.runtime.explain.difference import difference
 
     found = difference(explanation, other, (str(model), str(diff)))
@@ -87,6 +88,45 @@ def explain_model(
         console.write_json(found.json())
     else:
         console.write(found.text())
+
+
+def _estimated(
+    model: Path,
+    files: Mapping[str, Path],
+    npz: Path | None,
+    sizes: Mapping[str, int],
+    board: str | None,
+    threads: int | None,
+    *,
+    probe: bool,
+) -> "Explanation":
+    """An estimate with the sizes of the inputs that were given."""
+    from tilewright.compiler.estimate import estimate
+    from tilewright.compiler.feeds import load_npy, load_npz
+    from tilewright.compiler.roofs import ensure_roofs
+
+    feeds = load_npz(npz) if npz is not None else {}
+    feeds.update((name, load_npy(file)) for name, file in files.items())
+    shapes = {name: array.shape for name, array in feeds.items()}
+    if board is None and probe:
+        ensure_roofs(threads or available_threads(), console.log)
+    return estimate(model, sizes=sizes, board=board, threads=threads, shapes=shapes)
+
+
+def _check_alike(first: "Engine", second: "Engine", *, has_inputs: bool) -> None:
+    """Inputs and sizes that were given are for both engines.
+
+    Raises:
+        BadOption: their inputs are not the same.
+    """
+    from tilewright.core.errors import BadOption
+
+    old, new = ([f"{s.name} {s.dtype} {s.shape}" for s in e.inputs] for e in (first, second))
+    if has_inputs and old != new:
+        raise BadOption(
+            "these engines are of different models: their inputs differ",
+            remedy="leave out --npz, --input and --dim, or compare engines of one model",
+        )
 
 
 def _open(path: Path, threads: int | None) -> "Engine":

@@ -11,9 +11,11 @@ Not here: explaining an engine (runtime.explain).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tilewright.codegen.cpu.target import named_target
 from tilewright.compiler.compile_kernels import KernelStore, finish
@@ -21,6 +23,7 @@ from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import make_options
 from tilewright.compiler.pipeline import Build, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.core.errors import BadOption
 from tilewright.graph.facade import Model
 from tilewright.kernel.access import compute_dtype
 from tilewright.kernel.canonical import canonicalize
@@ -32,7 +35,8 @@ from tilewright.runtime.explain.collect import constant_sizes, explain, footprin
 from tilewright.runtime.explain.devices import device_estimates
 from tilewright.runtime.explain.kernels import Subject
 from tilewright.runtime.explain.of_engine import device_floors, settled_sizes
-from tilewright.runtime.program import KernelCall
+from tilewright.runtime.feeds import bind_shape
+from tilewright.runtime.program import KernelCall, TensorSpec
 
 
 class _Uncompiled(KernelStore):
@@ -64,6 +68,7 @@ def estimate(
     threads: int | None = None,
     dims: Mapping[str, Any] | None = None,
     example_inputs: Any = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Explanation:
     """Estimates a model.
 
@@ -74,6 +79,7 @@ def estimate(
         threads: of a run on this machine; None is the number of cores.
         dims: ranges of symbolic dims.
         example_inputs: of a torch module.
+        shapes: of inputs by name, from which sizes are taken as well; ``sizes`` must agree.
 
     Raises:
         UserError: the model, a size or the board is no good.
@@ -106,7 +112,8 @@ def estimate(
         },
         is_built=False,
     )
-    known, assumed = settled_sizes(subject, sizes or {}, options.ranges)
+    given = _sizes_of(program.inputs, shapes or {}, sizes or {})
+    known, assumed = settled_sizes(subject, given, options.ranges)
     footprint = footprint_bytes(subject, known)
     floors = device_floors(board, target.name, options.threads, footprint)
     return explain(
@@ -116,3 +123,21 @@ def estimate(
         floors=floors,
         devices=device_estimates(subject, known, footprint),
     )
+
+
+def _sizes_of(
+    inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Sizes of the symbolic dims of inputs.
+
+    Raises:
+        BadOption: a shape is of no input.
+        ShapeMismatch: a shape does not fit its input, or disagrees with a size.
+    """
+    found = dict(sizes)
+    specs = {spec.name: spec for spec in inputs}
+    if unknown := sorted(set(shapes) - set(specs)):
+        raise BadOption(f"no input is called {unknown}", remedy=f"the inputs are {sorted(specs)}")
+    for name, shape in shapes.items():
+        bind_shape(specs[name], np.broadcast_to(np.int8(0), tuple(shape)), found, fed=True)
+    return found

@@ -55,6 +55,7 @@ class Difference:
         kernels: changed ones, the greatest change of time first.
         num_same: kernels of equal code on equal nodes.
         decision: the first that differs; None where none does.
+        models: how the models themselves differ; empty where both are of the same nodes.
     """
 
     before: str
@@ -65,6 +66,7 @@ class Difference:
     kernels: tuple[ChangedKernels, ...]
     num_same: int
     decision: FirstDecision | None
+    models: str = ""
 
     def text(self, most: int = 10) -> str:
         """Lines for a terminal."""
@@ -78,6 +80,8 @@ class Difference:
 def difference_text(difference: Difference, most: int = 10) -> str:
     """See ``Difference.text``."""
     lines = [f"{difference.after} against {difference.before}"]
+    if difference.models:
+        lines.insert(0, f"These engines are of {difference.models}.")
     if difference.before_us and difference.after_us:
         change = difference.after_us / difference.before_us - 1
         times = f"{us_text(difference.before_us)} -> {us_text(difference.after_us)}"

@@ -200,7 +200,7 @@ class Explanation:
         title: the model's name.
         is_built: False for an estimate: then there are no tactics and no times.
         facts: target, processor, threads, versions.
-        sizes: of symbolic dims; ``assumed`` names those that nobody gave.
+        sizes: of symbolic dims; ``assumed`` names those that nobody gave, ``dims`` those of inputs.
         roofs: None where nothing is known of the device.
         end_to_end_us, kernels_us, host_us, runtime_us: measured; None without a measurement.
         runs: how many runs were timed.
@@ -238,6 +238,12 @@ class Explanation:
     devices: tuple[DeviceEstimate, ...] = ()
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    dims: tuple[str, ...] = ()
+
+    @property
+    def input_sizes(self) -> dict[str, int]:
+        """Sizes of the symbolic dims of inputs."""
+        return {name: self.sizes[name] for name in self.dims if name in self.sizes}
 
     @property
     def roof_fraction(self) -> float | None:

@@ -38,9 +38,8 @@ def explanation_text(explanation: Explanation, most: int = 15) -> str:
 def _head(e: Explanation) -> list[str]:
     facts = ", ".join(f"{name} {value}" for name, value in e.facts.items())
     lines = [f"{e.title}: {facts}"]
-    if e.sizes:
-        shown = [name for name in e.sizes if "." not in name or name in e.assumed]
-        sizes = ", ".join(f"{name}={e.sizes[name]}" for name in shown)
+    if e.input_sizes:
+        sizes = ", ".join(f"{name}={size}" for name, size in e.input_sizes.items())
         assumed = f" (assumed: {', '.join(e.assumed)}; --dim NAME=SIZE)" if e.assumed else ""
         lines.append(f"sizes: {sizes}{assumed}")
     if e.roofs is not None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright.core.plural import plural
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSummary:
@@ -84,7 +86,7 @@ class BuildSummary:
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text of each line."""
-        target = f"{self.target} {self.cpu}, {self.threads} thread(s), {self.precision}"
+        target = f"{self.target} {self.cpu}, {plural(self.threads, 'thread')}, {self.precision}"
         kernels = f"{self.kernels} after fusion, {self.kernels_before_fusion} before"
         return [
             ("engine", f"{self.file} ({readable_bytes(self.num_bytes)})"),

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.compiler import object_cache
 from tilewright.compiler.estimate import estimate
-from tilewright.core.errors import BadOption, BadTarget
+from tilewright.core.errors import BadOption, BadTarget, ShapeMismatch
 from tilewright.hw.tables.boards import BOARDS
 from unit.compiler.models import compiled, feeds_of, network
 
@@ -74,3 +74,21 @@ def test_a_board_can_be_the_device() -> None:
     assert found.floor_us == pytest.approx(total.floor_us)
     with pytest.raises(BadTarget):
         estimate(network(), board="B2000")
+
+
+def test_sizes_come_from_the_shapes_of_inputs() -> None:
+    found = estimate(network(), shapes={"x": (2, 3, 6, 8)})
+    assert dict(found.sizes) == {"batch": 2, "height": 6}
+    assert found.assumed == ()
+    with pytest.raises(ShapeMismatch):
+        estimate(network(), shapes={"x": (2, 3, 6, 9)})
+    with pytest.raises(ShapeMismatch):
+        estimate(network(), shapes={"x": (2, 3, 6, 8)}, sizes={"batch": 3})
+    with pytest.raises(BadOption, match="no input is called"):
+        estimate(network(), shapes={"z": (2,)})
+
+
+def test_an_estimate_always_has_roofs_and_limits() -> None:
+    found = estimate(network())
+    assert found.roofs is not None
+    assert all(kernel.floor_us and kernel.limit for kernel in found.kernels)

@@ -37,7 +37,7 @@ def test_each_fact_has_a_line() -> None:
     lines = dict(BUILT.lines())
     assert lines["engine"] == "net.tw (2.0 KiB)"
     assert lines["range"] == "n: 1.."
-    assert lines["target"] == "cpu haswell, 2 thread(s), fp32"
+    assert lines["target"] == "cpu haswell, 2 threads, fp32"
     assert lines["kernels"] == "3 after fusion, 5 before"
     assert lines["arena"] == "known when it runs"
     assert lines["error"] == "skipped on request"

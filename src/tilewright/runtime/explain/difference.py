@@ -37,6 +37,19 @@ def difference(
         kernels=tuple(sorted(changed, key=lambda item: -abs(item.cost_us or 0.0))),
         num_same=len(groups) - len(changed),
         decision=_first_decision(before.decisions, after.decisions),
+        models=_other_models(before, after),
+    )
+
+
+def _other_models(before: Explanation, after: Explanation) -> str:
+    """How two models differ; empty for the same nodes."""
+    old, new = ({(p.node, p.op_type) for p in e.placements} for e in (before, after))
+    if old == new:
+        return ""
+    return (
+        f"different models, {before.title} with {len(old)} nodes and {after.title} with "
+        f"{len(new)}: {len(old & new)} have the same name and operator, and only those "
+        "can be compared"
     )
 
 

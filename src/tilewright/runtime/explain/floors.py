@@ -20,6 +20,7 @@ from tilewright.hw.machine import Machine, describe_machine
 from tilewright.hw.records import Board
 from tilewright.hw.roofline import Bound, Work, bound, peak_flops, peak_key
 from tilewright.hw.roofs import Level, Roofs, load_all_measured, roofs_of_board
+from tilewright.hw.tables.cpu_isa import CPU_ISAS
 from tilewright.report.explanation import RoofLevel, RoofModel
 
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}  # the CPU computes them so
@@ -27,6 +28,8 @@ MEASURED = "measured"
 PEAK = " peak"
 _QUIET = 0.5  # of the batches of a probe
 _MAX_CLOCK = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")  # kHz
+_CPU_INFO = Path("/proc/cpuinfo")
+_FAST_CLOCK_HZ = 6e9  # no processor of the tables is faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +143,7 @@ class Floors:
         return None
 
 
-def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
+def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors:
     """Floors of this machine: by its measured roofs, else by the tables at its highest clock.
 
     Args:
@@ -149,7 +152,7 @@ def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
         footprint_bytes: memory that a whole run touches.
 
     Returns:
-        None where nothing was measured and the tables or the clock are not known.
+        Never nothing: a processor that is in no table counts as the best one of them.
     """
     measured = load_all_measured()
     if not measured:
@@ -177,28 +180,54 @@ def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
     )
 
 
-def _table_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors | None:
-    isa, clock_hz = find_cpu(cpu), _highest_clock_hz()
-    if isa is None or clock_hz is None:
-        return None
+def _table_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors:
+    isa = find_cpu(cpu)
+    clock_hz, whose = _clock()
     rate = clock_hz * threads
-    l1_bytes = (isa.load_bytes_per_cycle + isa.store_bytes_per_cycle) * rate
+    if isa is not None:
+        per_cycle, title, source = isa.flops_per_cycle, isa.title, isa.source
+        l1_bytes = float(isa.load_bytes_per_cycle + isa.store_bytes_per_cycle)
+    else:
+        per_cycle, title = {}, f"{cpu or 'a processor'} as the best one of the tables"
+        source = "no document of this processor is known"
+        for known in CPU_ISAS:
+            for dtype, flops in known.flops_per_cycle.items():
+                per_cycle[dtype] = max(flops, per_cycle.get(dtype, 0.0))
+        l1_bytes = max(
+            float(known.load_bytes_per_cycle + known.store_bytes_per_cycle) for known in CPU_ISAS
+        )
     roofs = Roofs(
-        device=isa.title,
+        device=title,
         threads=threads,
-        peaks_flops={dtype: flops * rate for dtype, flops in isa.flops_per_cycle.items()},
-        levels=(Level(name="L1", bytes_per_s=l1_bytes),),
-        source=f"tables at {clock_hz / 1e9:.2f} GHz: {isa.source}",
+        peaks_flops={dtype: flops * rate for dtype, flops in per_cycle.items()},
+        levels=(Level(name="L1", bytes_per_s=l1_bytes * rate),),
+        source=f"tables at {clock_hz / 1e9:.2f} GHz ({whose}): {source}",
         clock_hz=clock_hz,
     )
-    return Floors(roofs=roofs, nearer_bytes={"L1": 0.0}, footprint_bytes=footprint_bytes)
+    return Floors(
+        roofs=roofs,
+        nearer_bytes={"L1": 0.0},
+        footprint_bytes=footprint_bytes,
+        note="the roofs come from tables, not from this machine, and know no memory beyond L1: "
+        "`tilewright device --probe` measures them once",
+    )
 
 
-def _highest_clock_hz() -> float | None:
+def _clock() -> tuple[float, str]:
+    """The highest clock that the system tells, and how it is known."""
     try:
-        return float(_MAX_CLOCK.read_text()) * 1e3
+        return float(_MAX_CLOCK.read_text()) * 1e3, "the system's highest clock"
     except (OSError, ValueError):
-        return None
+        pass
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    clocks = [line.partition(":")[2].strip() for line in lines if line.startswith("cpu MHz")]
+    found = [float(clock) for clock in clocks if clock.replace(".", "", 1).isdecimal()]
+    if found and max(found) > 0:
+        return max(found) * 1e6, "the clock as it is now"
+    return _FAST_CLOCK_HZ, "assumed"
 
 
 def board_floors(board: Board, footprint_bytes: float) -> Floors:

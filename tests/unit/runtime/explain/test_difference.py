@@ -109,3 +109,13 @@ def test_the_first_decision_may_be_missing_on_one_side() -> None:
     assert found.decision.number == len(base.decisions)
     assert found.decision.before is None
     assert "after:  [extra] s: c" in found.text()
+
+
+def test_engines_of_different_models_are_called_so_first() -> None:
+    first = compiled(one_product(), verify=False).explain(runs=1)
+    second = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    found = difference(first, second)
+    assert found.text().splitlines()[0].startswith("These engines are of different models")
+    assert "0 have the same name and operator" in found.models
+    assert found.json()["models"] == found.models
+    assert difference(first, first).models == ""

@@ -102,14 +102,26 @@ def test_refused_fusions_have_reasons_and_a_price(explained: Explanation) -> Non
         assert item.price_us > 0
 
 
-def test_without_roofs_there_are_times_but_no_limits(engine: tw.Engine) -> None:
+def test_without_measured_roofs_those_of_tables_are_taken_and_said(engine: tw.Engine) -> None:
     explanation = engine.explain(feeds_of(), runs=1)
-    if explanation.roofs is not None:
-        pytest.skip("this machine tells its highest clock, so the tables give roofs")
-    assert explanation.floor_us is None
-    assert all(k.floor_us is None and k.limit == "" for k in explanation.kernels)
-    assert all(k.time_us for k in explanation.kernels)
+    assert explanation.roofs is not None
+    assert not explanation.roofs.is_measured
+    assert "tables at" in explanation.text()
+    assert all(k.floor_us and k.limit for k in explanation.kernels)
     assert any("device --probe" in text for text in explanation.warnings)
+
+
+def test_names_with_a_dot_are_sizes_like_others() -> None:
+    model = model_of(
+        [node("Relu", ["x"], ["y"], name="relu")],
+        inputs=[tensor_info("x", ("DynamicDimension.0", 8))],
+        opset=21,
+    )
+    engine = compiled(model, verify=False)
+    by_size = engine.explain(sizes={"DynamicDimension.0": 3}, runs=1)
+    by_feeds = engine.explain({"x": normal(5, 8)}, runs=1)
+    assert "sizes: DynamicDimension.0=3\n" in by_size.text()
+    assert "sizes: DynamicDimension.0=5\n" in by_feeds.text()
 
 
 def test_roofs_of_other_threads_are_scaled_and_said(engine: tw.Engine) -> None:

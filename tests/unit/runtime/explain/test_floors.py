@@ -101,18 +101,25 @@ def test_measured_roofs_are_preferred(tmp_path: Path, monkeypatch: pytest.Monkey
     unknown = cpu_floors("no-such-processor", 1, 0.0)
     assert unknown is not None
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
-    assert cpu_floors("no-such-processor", 1, 0.0) is None
+    guessed = cpu_floors("no-such-processor", 1, 0.0)
+    assert guessed.roofs.peaks_flops["float32"] > 0
+    assert "no-such-processor as the best one" in guessed.model.device
+    assert "device --probe" in guessed.note
 
 
-def test_the_tables_need_a_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_take_the_best_clock_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tilewright.runtime.explain import floors as module
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_MAX_CLOCK", tmp_path / "clock")
-    assert cpu_floors("znver4", 2, 0.0) is None
+    monkeypatch.setattr(module, "_CPU_INFO", tmp_path / "cpuinfo")
+    assert "6.00 GHz (assumed)" in cpu_floors("znver4", 2, 0.0).roofs.source
+    (tmp_path / "cpuinfo").write_text("cpu MHz\t\t: 2600.5\ncpu MHz\t\t: unknown\n")
+    assert "2.60 GHz (the clock as it is now)" in cpu_floors("znver4", 2, 0.0).roofs.source
     (tmp_path / "clock").write_text("4000000\n")
     found = cpu_floors("znver4", 2, 0.0)
-    assert found is not None
     assert "tables at 4.00 GHz" in found.roofs.source
     assert found.roofs.peaks_flops["float32"] == pytest.approx(32 * 4e9 * 2)
 
