@@ -19,8 +19,8 @@ from conformance.cases import Result, cases, run_part
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 # What was reached; a change may raise these numbers, never lower them.
-LEAST_PASSED = {"node": 1860, "simple": 21, "pytorch-converted": 82, "pytorch-operator": 35}
-LEAST_COMPILED = {"node": 1740, "simple": 7, "pytorch-converted": 82, "pytorch-operator": 35}
+LEAST_PASSED = {"node": 1870, "simple": 21, "pytorch-converted": 82, "pytorch-operator": 35}
+LEAST_COMPILED = {"node": 1760, "simple": 7, "pytorch-converted": 82, "pytorch-operator": 35}
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
 
 
