@@ -53,10 +53,9 @@ def test_photographs_are_seen_as_onnx_runtime_sees_them(assets: Path) -> None:
     pairs = list(_photographs(assets / "data" / "imagenet_sample_224.zip"))
     pictures = np.stack([picture for picture, _ in pairs])
     labels = np.array([label for _, label in pairs])
-    seen, other = (
-        np.concatenate([run(pictures[k : k + BATCH]) for k in range(0, len(pairs), BATCH)])
-        for run in (lambda x: engine.run(x=x)["y"].argmax(1), lambda x: peer({"x": x}).argmax(1))
-    )
+    batches = [pictures[k : k + BATCH] for k in range(0, len(pairs), BATCH)]
+    seen = np.concatenate([engine.run(x=batch)["y"].argmax(1) for batch in batches])
+    other = np.concatenate([peer({"x": batch}).argmax(1) for batch in batches])
     assert len(pairs) == 500
     np.testing.assert_array_equal(seen, other)
     assert (seen == labels).mean() == pytest.approx(0.884, abs=1e-9)
