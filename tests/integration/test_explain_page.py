@@ -131,11 +131,46 @@ def test_every_section_opens_without_an_error(page: Path, window: Browser) -> No
 
 def test_it_fits_the_window(page: Path, window: Browser) -> None:
     window.open(page)
-    assert window.run("return document.documentElement.scrollWidth <= innerWidth")
+    for opened in (False, True):
+        every = "for (const part of document.querySelectorAll('details')) part.open = "
+        window.run(every + ("true;" if opened else "false;"))
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth")
+    window.open(page)
     seen = """
         const box = document.getElementById('roofline').getBoundingClientRect();
         return box.top > 0 && box.bottom < 800 && box.width > 600;"""
     assert window.run(seen)
+
+
+def test_labels_lie_above_the_circles_and_apart(page: Path, window: Browser) -> None:
+    window.open(page)
+    above = """
+        const shapes = [...document.getElementById('roofline').children];
+        const labels = [...document.querySelectorAll('.roof-label, .dot-label')];
+        const circles = [...document.querySelectorAll('circle')];
+        const last = Math.max(...circles.map((circle) => shapes.indexOf(circle)));
+        return labels.length > 4 && labels.every((label) => shapes.indexOf(label) > last);"""
+    assert window.run(above)
+    apart = """
+        const labels = [...document.querySelectorAll('.dot-label')];
+        const boxes = labels.map((label) => label.getBoundingClientRect());
+        return boxes.every((a, i) => boxes.every((b, j) => i === j || a.right <= b.left
+            || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top));"""
+    assert window.run(apart)
+
+
+def test_compulsory_traffic_is_explained(page: Path, window: Browser) -> None:
+    window.open(page)
+    window.hover("#numbers .noted")
+    assert "has to move" in window.run("return document.getElementById('tip').textContent")
+
+
+def test_an_estimate_says_what_its_picture_shows(tmp_path: Path, window: Browser) -> None:
+    estimate(mobile_network(1)).html(tmp_path / "estimate.html")
+    window.open(tmp_path / "estimate.html")
+    assert "by construction" in window.run("return document.getElementById('caption').textContent")
+    assert window.run("return document.querySelectorAll('#share .strip div').length") > 5
+    assert window.console() == []
 
 
 def test_an_estimate_and_an_empty_model_have_a_page_too(tmp_path: Path, window: Browser) -> None:

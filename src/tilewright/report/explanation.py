@@ -210,6 +210,7 @@ class Explanation:
         specialised: what the engine was fixed to.
         approximated: where results may differ from the model's arithmetic, by how much.
         warnings: what to know before trusting a number.
+        disturbance: what shows that the machine was busy while it was timed; empty on a quiet one.
     """
 
     title: str
@@ -239,6 +240,7 @@ class Explanation:
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     dims: tuple[str, ...] = ()
+    disturbance: str = ""
 
     @property
     def input_sizes(self) -> dict[str, int]:

@@ -12,10 +12,6 @@ from collections import Counter
 from tilewright.report.explanation import Explanation, KernelReport
 from tilewright.report.units import bytes_text, counted, flops_text, ms_number, us_text
 
-_TABLE_HEAD = (
-    f"  {'#':>4} {'saves ms':>9} {'time ms':>9} {'floor ms':>9} {'roof':>5} "
-    f"{'bytes':>9} {'flops':>8}  limit, tactic, nodes"
-)
 _MOST_STEPS = 5
 _MOST_REFUSALS = 5
 _MOST_DEVICES = 12
@@ -56,6 +52,8 @@ def _head(e: Explanation) -> list[str]:
             f"time: {us_text(e.end_to_end_us)} end to end; kernels {us_text(e.kernels_us or 0)}, "
             f"host steps {us_text(host)}, runtime {us_text(runtime)} ({counted(e.runs, 'run')})"
         )
+    if e.disturbance:
+        lines.append(f"      {e.disturbance}")
     if e.floor_us is not None:
         fraction = f", {e.roof_fraction:.0%} of the roof" if e.roof_fraction is not None else ""
         lines.append(f"floor: {us_text(e.floor_us)}{fraction}")
@@ -71,24 +69,32 @@ def _next_steps(e: Explanation) -> list[str]:
 def _kernels(e: Explanation, most: int) -> list[str]:
     if not e.kernels:
         return []
+    is_timed = e.end_to_end_us is not None
     kernels = sorted(e.kernels, key=lambda k: (-(k.headroom_us or 0), -(k.floor_us or 0), k.index))
     lines = [
-        "Kernels by the time that could be saved:"
-        if e.end_to_end_us
-        else "Kernels by their floor:",
-        _TABLE_HEAD,
+        "Kernels by the time that could be saved:" if is_timed else "Kernels by their floor:",
+        _table_head(is_timed),
     ]
     for k in kernels[:most]:
         roof = "" if k.roof_fraction is None else f"{k.roof_fraction:.0%}"
+        before = f"{_cell(k.headroom_us)} {_cell(k.time_us)} " if is_timed else ""
+        after = f"{roof:>5} " if is_timed else ""
         lines.append(
-            f"  {k.index:>4} {_cell(k.headroom_us)} {_cell(k.time_us)} {_cell(k.floor_us)} "
-            f"{roof:>5} {bytes_text(k.num_bytes):>9} {flops_text(k.flops):>8}  "
-            f"{_how(k)}  {nodes_text(k)}"
+            f"  {k.index:>4} {before}{_cell(k.floor_us)} {after}"
+            f"{bytes_text(k.num_bytes):>9} {flops_text(k.flops):>8}  {_how(k)}  {nodes_text(k)}"
         )
     if len(kernels) > most:
         rest = sum(k.time_us or k.floor_us or 0 for k in kernels[most:])
         lines.append(f"  {'':>4} {len(kernels) - most} more: {us_text(rest)}")
     return lines
+
+
+def _table_head(is_timed: bool) -> str:
+    """Without times there are no columns for them."""
+    before = f"{'saves ms':>9} {'time ms':>9} " if is_timed else ""
+    after = f"{'roof':>5} " if is_timed else ""
+    how = "limit, tactic, nodes" if is_timed else "limit, nodes"
+    return f"  {'#':>4} {before}{'floor ms':>9} {after}{'bytes':>9} {'flops':>8}  {how}"
 
 
 def _how(kernel: KernelReport) -> str:
@@ -144,7 +150,8 @@ def _memory(e: Explanation) -> list[str]:
 def _notes(e: Explanation) -> list[str]:
     lines = [f"specialised: {text}" for text in e.specialised]
     lines += [f"approximated: {text}" for text in e.approximated]
-    lines += [f"note: {text}" for text in e.warnings]
+    said = f"{e.disturbance};" if e.disturbance else None
+    lines += [f"note: {text}" for text in e.warnings if said is None or not text.startswith(said)]
     if e.devices:
         lines.append("Floor on other devices:")
         lines += [

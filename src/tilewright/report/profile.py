@@ -72,6 +72,7 @@ class Profile:
             programs. With several threads, which wait for each other, the whole run.
         plain_us: a run without profiling, timed in turns with the others.
         median_us: the middle one of all runs with profiling.
+        others: part of the machine's processors that other programs took meanwhile; 0 if unknown.
         runs: how many of each kind were timed.
         threads: of the engine.
         sizes: of symbolic dims.
@@ -88,6 +89,7 @@ class Profile:
     threads: int
     plain_us: float = 0.0
     median_us: float = 0.0
+    others: float = 0.0
     sizes: Mapping[str, int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
 
@@ -128,6 +130,8 @@ class Profile:
         """What shows that the machine was busy; empty where nothing does."""
         if self.waited > _DISTURBED:
             return f"other programs took {self.waited:.0%} of a run: the machine is busy"
+        if self.others > _DISTURBED:
+            return f"other programs took {self.others:.0%} of the processors: the machine is busy"
         if self.profiled_us and self.median_us / self.profiled_us > 1 + _UNSTEADY:
             return (
                 f"the middle run took {self.median_us / self.profiled_us:.1f} times as long as the "

@@ -10,10 +10,12 @@ Not here: rendering (report.profile).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter_ns, thread_time_ns
+from pathlib import Path
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,8 @@ from tilewright.runtime.segment import Context, num_rows
 
 _WARM_UP = 2
 _CALIBRATIONS = 200
+_STATISTICS = Path("/proc/stat")
+_SHORTEST_NS = 100_000_000  # in which ten ticks of the system's count make sense
 
 
 @dataclass(slots=True)
@@ -167,6 +171,7 @@ def profile_runs(
     """
     watch = Stopwatch(executor.native, *_costs_ns(executor.native))
     timed = executor.watched(watch)
+    others = _Others()
     plain: list[int] = []
     samples: list[Sample] = []
     for number in range(_WARM_UP + runs):
@@ -183,7 +188,33 @@ def profile_runs(
             plain.append(spent)
             samples.append(sample)
     summary = _Summary(program, [Ledger(program, sample) for sample in samples], symbols())
-    return summary.profile(threads=threads, plain=plain)
+    return replace(summary.profile(threads=threads, plain=plain), others=others.share())
+
+
+class _Others:
+    """What other programs take of the machine's processors, by the system's own count."""
+
+    def __init__(self) -> None:
+        self._wall, self._own, self._busy = perf_counter_ns(), process_time_ns(), _busy_ticks()
+
+    def share(self) -> float:
+        """Since this was made; 0 where the system does not tell, or after too short a time."""
+        wall, busy = perf_counter_ns() - self._wall, _busy_ticks()
+        if busy is None or self._busy is None or wall < _SHORTEST_NS:
+            return 0.0
+        ticks = os.sysconf("SC_CLK_TCK")
+        taken = (busy - self._busy) * 1e9 / ticks - (process_time_ns() - self._own)
+        return min(1.0, max(0.0, taken / (wall * (os.cpu_count() or 1))))
+
+
+def _busy_ticks() -> int | None:
+    """Ticks in which a processor of the machine was not idle."""
+    try:
+        line = _STATISTICS.read_text(encoding="ascii").partition("\n")[0].split()
+        numbers = [int(word) for word in line[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(numbers) - sum(numbers[3:5]) if len(numbers) > 4 else None  # idle, waiting for disks
 
 
 def _costs_ns(native: NativeCode) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright.core.errors import BadOption, CacheError, ShapeMismatch
 from tilewright.report.profile import Profile
 from tilewright.report.units import us_text
+from tilewright.runtime import profile as profile_module
 from tilewright.runtime.executor import Run
 from tilewright.runtime.profile import Stopwatch, all_calls
 from tilewright.runtime.program import Segment
@@ -204,3 +205,19 @@ def test_what_disturbed_a_run_is_said(
     assert said in profile.disturbance
     assert bool(profile.disturbance) == bool(said)
     assert "(1 run, 1 thread)" in profile.text()
+
+
+def test_processors_that_others_took_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stat"
+    monkeypatch.setattr(profile_module, "_STATISTICS", file)
+    monkeypatch.setattr(profile_module, "_SHORTEST_NS", 0)
+    assert profile_module._Others().share() == 0.0  # the system does not tell
+    file.write_text("cpu  100 0 100 5000 50 0 0 0 0 0\n")
+    others = profile_module._Others()
+    assert others.share() == 0.0
+    file.write_text("cpu  100 0 100 9000 50 0 0 0 0 0\n")
+    assert others.share() == 0.0  # idle time is nobody's
+    file.write_text("cpu  99999 0 100 9000 50 0 0 0 0 0\n")
+    assert others.share() == 1.0

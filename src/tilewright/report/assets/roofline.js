@@ -71,9 +71,33 @@ function drawRoofline(svg, data, colourOf, choose) {
   for (const [name, peak] of peaks) {
     const rate = peak / 1e9, start = clip(rate / Math.max(...levels.map((l) => l.bytes_per_s / 1e9), 1e-9));
     shape(svg, "line", {x1: x(start), x2: area.right, y1: y(rate), y2: y(rate), class: "roof", stroke: "#495057"});
-    shape(svg, "text", {x: area.right, y: y(rate) - 5, class: "roof-label", "text-anchor": "end"}, `${name} peak ${Math.round(rate)} G/s`);
+    shape(svg, "text", {x: area.right, y: y(rate) - (data.end_to_end_us === null ? 22 : 5), class: "roof-label", "text-anchor": "end"}, `${name} peak ${Math.round(rate)} G/s`);
   }
+  const labels = [...svg.querySelectorAll(".roof-label")];
   drawKernels(svg, points, {x, y, strip}, colourOf, choose);
+  svg.append(...labels); // above the circles
+  labelKernels(svg, points, labels);
+}
+
+// Numbers beside the kernels that matter most; each moves around its circle until it meets no other label.
+function labelKernels(svg, points, others) {
+  const taken = others.map((label) => label.getBoundingClientRect());
+  const meets = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const saving = [...points].sort((a, b) => (b.k.headroom_us ?? b.us) - (a.k.headroom_us ?? a.us)).slice(0, 6);
+  for (const p of saving) {
+    const [cx, cy, radius] = p.centre, away = radius + 8;
+    const label = shape(svg, "text", {class: "dot-label"}, `#${p.k.index}`);
+    const places = [[0, 4], [0, -away + 4], [away + 8, 4], [-away - 8, 4], [0, away + 8], [away + 4, -away], [-away - 4, -away], [away + 4, away + 4], [-away - 4, away + 4]];
+    const free = places.some(([dx, dy]) => {
+      label.setAttribute("x", cx + dx);
+      label.setAttribute("y", cy + dy);
+      const box = label.getBoundingClientRect();
+      if (taken.some((other) => meets(box, other))) return false;
+      taken.push(box);
+      return true;
+    });
+    if (!free) label.remove();
+  }
 }
 
 function drawKernels(svg, points, {x, y, strip}, colourOf, choose) {
@@ -97,6 +121,4 @@ function drawKernels(svg, points, {x, y, strip}, colourOf, choose) {
     p.centre = [at, y(p.rate), radius];
   }
   svg.append(gap);
-  const saving = [...points].sort((a, b) => (b.k.headroom_us ?? b.us) - (a.k.headroom_us ?? a.us)).slice(0, 6);
-  for (const p of saving) shape(svg, "text", {x: p.centre[0], y: p.centre[1] + 4, class: "dot-label"}, `#${p.k.index}`);
 }

@@ -68,8 +68,8 @@ function listTable(columns, rows) {
 function addSections(root, data) {
   const plain = (label, field) => ({label, text: (row) => String(row[field] ?? "")});
   const price = data.intermediates.reduce((total, i) => total + (i.price_us ?? 0), 0);
-  root.append(section("Fusion", `${data.fused.length} kernels compute ${data.fused.reduce((n, [, count]) => n + count, 0)} nodes; `
-    + `${data.intermediates.length} values go through memory${price ? `, at least ${usText(price)}` : ""}`, fusionTable(data)));
+  root.append(section("Fusion", `${counted(data.fused.length, "kernel")} of several nodes, ${data.fused.reduce((n, [, count]) => n + count, 0)} in all; `
+    + `through memory: ${counted(data.intermediates.length, "value")}${price ? `, at least ${usText(price)}` : ""}`, fusionTable(data)));
   const maps = [mapOf(data, "type that bounds each kernel, in order", (k) => k.dtype), mapOf(data, "types of inputs and results", (k) => k.types),
     mapOf(data, "layout of results", (k) => k.layout)];
   if (data.is_built) maps.push(mapOf(data, "tactic", (k) => k.tactic));
@@ -86,7 +86,7 @@ function addSections(root, data) {
     {label: "time", number: true, value: (s) => s.time_us, text: (s) => s.time_us === null ? "" : usText(s.time_us)}], [...data.host])));
   const notes = [["specialised", data.specialised], ["approximated", data.approximated], ["note", data.warnings],
     ["interpreted", data.interpreted.map(([node, op, why]) => `${node} (${op}): ${why}`)]].flatMap(([kind, texts]) => texts.map((text) => ({kind, text})));
-  root.append(section("Interpreted, specialised, approximated", `${notes.length} notes`, listTable([plain("", "kind"), plain("", "text")], notes)));
+  root.append(section("Interpreted, specialised, approximated", counted(notes.length, "note"), listTable([plain("", "kind"), plain("", "text")], notes)));
   if (data.devices.length) root.append(section("On other devices", "the least time of the same kernels", listTable([
     {label: "floor", number: true, value: (d) => d.floor_us, text: (d) => usText(d.floor_us)}, plain("device", "device"), plain("mostly limited by", "limit"), plain("source", "source")],
     [...data.devices])));

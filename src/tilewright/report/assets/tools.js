@@ -8,7 +8,13 @@ function scaled(value, units, digits = 3) {
   const [size, unit] = units[units.length - 1];
   return `${Number((value / size).toPrecision(digits))} ${unit}`;
 }
-const usText = (us) => scaled(us, [[1e6, "s"], [1e3, "ms"], [1, "µs"]]);
+// Milliseconds whatever they are, as in the text of a terminal, so that times can be compared.
+function usText(us) {
+  if (us === null || us === undefined) return "?";
+  const ms = us / 1e3;
+  return `${ms.toFixed(ms >= 100 ? 1 : ms >= 0.001 || ms === 0 ? 3 : 5)} ms`;
+}
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const byteText = (n) => scaled(n, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 const flopText = (n) => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
 const percent = (part) => part === null || part === undefined ? "?" : `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;

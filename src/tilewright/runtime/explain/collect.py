@@ -79,6 +79,7 @@ def explain(
         facts=_facts(subject, profile),
         sizes=known,
         assumed=tuple(assumed),
+        disturbance="" if profile is None else profile.disturbance,
         dims=tuple(unknown_sizes(subject.program, {})),
         roofs=None if floors is None else floors.model,
         end_to_end_us=None if profile is None else profile.end_to_end_us,
