@@ -7,6 +7,7 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import Dims, Json, Npz, parse_counts, parse_list, parse_sizes
+from tilewright.core.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
 def _table(comparison: "Comparison") -> "Table":
     from rich.table import Table
 
-    threads = console.plural(comparison.threads, "thread")
+    threads = plural(comparison.threads, "thread")
     table = Table(title=f"{comparison.model}, {threads}", title_justify="left")
     table.add_column("runtime")
     for title in ("min ms", "median ms", "ratio of minima", "of medians", "error"):

@@ -93,11 +93,6 @@ def print_error(error: UserError) -> None:
     sys.stderr.write(f"error: {error}\n")
 
 
-def plural(count: int, noun: str) -> str:
-    """Returns ``1 thread``, ``2 threads``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def check_output(path: Path) -> None:
     """Checks before long work that a file can be written later.
 

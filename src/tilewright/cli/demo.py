@@ -11,6 +11,7 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.options import Json, Threads, available_threads, parse_list, warn_of_threads
 from tilewright.core.errors import UserError
+from tilewright.core.plural import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -93,7 +94,7 @@ def _print_result(result: "Result") -> None:
         console.write(f"  {line.text}{mark}")
     console.write("")
     console.show(_times(result))
-    threads = console.plural(result.threads, "thread")
+    threads = plural(result.threads, "thread")
     for side in result.sides:
         console.write(
             f"{side.runtime} {side.version}: {threads}, {side.precision}, "

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 from tilewright.cli import console
+from tilewright.core.plural import plural
 from tilewright.hw.records import GB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def show_peaks(roofs: "Sequence[Roofs]", isa: "CpuIsa | None") -> None:
     table = _table(f"Peaks, {roofs[-1].source}")
     table.add_column("type")
     for one in roofs:
-        table.add_column(f"{one.threads} thread(s)", justify="right", no_wrap=True)
+        table.add_column(plural(one.threads or 1, "thread"), justify="right", no_wrap=True)
     for name in ("per cycle", "stated"):
         table.add_column(name, justify="right")
     table.add_column("instruction", no_wrap=True)
@@ -117,7 +118,7 @@ def show_levels(roofs: "Sequence[Roofs]") -> None:
     table.add_column("level")
     table.add_column("access")
     for one in roofs:
-        table.add_column(f"{one.threads} thread(s)", justify="right", no_wrap=True)
+        table.add_column(plural(one.threads or 1, "thread"), justify="right", no_wrap=True)
     rows: dict[tuple[str, str], dict[int, float]] = {}
     for number, one in enumerate(roofs):
         for level in one.levels:
@@ -130,7 +131,7 @@ def show_levels(roofs: "Sequence[Roofs]") -> None:
     for one in roofs:
         text = [f"clock {one.clock_hz / 1e9:.2f} GHz"] if one.clock_hz else []
         text += [f"fork and join {one.costs[key]:.2f} us" for key in one.costs if "fork" in key]
-        _line(f"{one.threads} thread(s)", "; ".join([*text, *one.notes]))
+        _line(plural(one.threads or 1, "thread"), "; ".join([*text, *one.notes]))
 
 
 def show_gpus(gpus: "Sequence[Gpu]", roofs: "Mapping[str, Sequence[Roofs]]", no_gpu: str) -> None:

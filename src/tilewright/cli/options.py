@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
+from tilewright.core.plural import plural
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
@@ -82,8 +83,8 @@ def warn_of_threads(threads: int | None) -> None:
     """Tells on stderr where more threads than processors are asked for."""
     if threads is not None and threads > (cores := available_threads()):
         console.log(
-            f"warning: --threads {threads} is more than the {cores} "
-            f"{'processor' if cores == 1 else 'processors'} of this process: runs get slower"
+            f"warning: --threads {threads} is more than the {plural(cores, 'processor')} "
+            "of this process: runs get slower"
         )
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from tilewright.compiler.bench_worker import OPENERS
 from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
 from tilewright.core.errors import BadOption, InternalError, UserError, VerificationFailed
+from tilewright.core.plural import plural
 
 OURS = "tilewright"
 PEERS = tuple(name for name in OPENERS if name != OURS)
@@ -111,7 +112,7 @@ def bench(
             remedy="name the ONNX file that the engine was built from",
         )
     say = progress or (lambda _: None)
-    threads = f"{options.threads} thread{'s' * (options.threads != 1)}"
+    threads = plural(options.threads, "thread")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         workers = []

@@ -13,6 +13,7 @@ from tilewright.compiler.options import CompileOptions, Require
 from tilewright.core import dtypes
 from tilewright.core.dtypes import Kind
 from tilewright.core.errors import ContractBreach
+from tilewright.core.plural import plural
 from tilewright.core.record import Placement
 from tilewright.runtime.program import Interpret, KernelCall, Program, Segment, all_steps
 
@@ -27,7 +28,7 @@ def check_compiled(require: Require, interpreted: Sequence[tuple[str, str, str]]
     """
     if require.compiled and interpreted:
         raise _breach(
-            f"compiled is required, but {len(interpreted)} node(s) would be interpreted",
+            f"compiled is required, but {plural(len(interpreted), 'node')} would be interpreted",
             [f"{node} ({op}): {why}" for node, op, why in interpreted],
             remedy="drop the contract `compiled`, or replace these operators in the model",
         )
@@ -45,7 +46,7 @@ def check_program(
     if require.device is not None and require.device != options.target:
         running = [p for p in placements if p.place in ("kernel", "host")]
         raise _breach(
-            f"device={require.device} is required, but {len(running)} node(s) would run on "
+            f"device={require.device} is required, but {plural(len(running), 'node')} would run on "
             f"{options.target}",
             [f"{p.node} ({p.op_type}): the target is {options.target}" for p in running],
             remedy=f"compile with target={require.device!r}, or drop the contract `device`",
@@ -54,9 +55,10 @@ def check_program(
         names = {name: p for p in placements for name in p.computed_by}
         found = list(_other_types(program, require.dtypes, names))
         if found:
+            count = plural(len(found), "kernel")
             raise _breach(
-                f"dtypes={'+'.join(require.dtypes)} is required, but {len(found)} kernel(s) "
-                "compute in other types",
+                f"dtypes={'+'.join(require.dtypes)} is required, but {count} "
+                "would compute in other types",
                 found,
                 remedy="add these types to the contract, or change the model's precision",
             )

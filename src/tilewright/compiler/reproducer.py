@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.compiler.bisect import Fault, Region, part_of
 from tilewright.core.dtypes import STRING, from_numpy
 from tilewright.core.errors import CacheError, UserError
+from tilewright.core.plural import plural
 from tilewright.core.shape import Dim
 from tilewright.graph.facade import Model
 from tilewright.graph.info import TensorInfo
@@ -46,7 +47,7 @@ class Reproducer:
     reproduces: bool
 
     def __str__(self) -> str:
-        count = f"{len(self.nodes)} node(s): {', '.join(self.nodes)}"
+        count = f"{plural(len(self.nodes), 'node')}: {', '.join(self.nodes)}"
         note = "" if self.reproduces else "\n  but by itself this part is right"
         return f"{self.model} and {self.inputs.name}, {count}{note}"
 

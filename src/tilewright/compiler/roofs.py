@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.codegen.cpu.probe import ProbeOptions, probe_cpu
+from tilewright.core.plural import plural
 from tilewright.hw.machine import describe_machine
 from tilewright.hw.roofs import load_all_measured, store_measured
 
@@ -35,7 +36,7 @@ def ensure_roofs(threads: int, progress: Callable[[str], None] | None = None) ->
     if any(roofs.threads == count for roofs in before):
         return False
     if progress is not None:
-        progress(f"measuring this machine's roofs with {count} thread(s), once")
+        progress(f"measuring this machine's roofs with {plural(count, 'thread')}, once")
     options = ProbeOptions(threads=(count,), seconds=_SECONDS, rounds=_ROUNDS)
     store_measured((*before, *probe_cpu(options)))
     return True

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from tilewright.core.errors import InvalidModel, UnsupportedOp
+from tilewright.core.plural import plural
 from tilewright.graph.walk import all_nodes, node_label
 
 Known = Callable[[str, str, int], bool]
@@ -79,7 +80,7 @@ def check_known(model: ir.Model, known: Known | None = None, *, file: str | None
             + more
         )
     raise UnsupportedOp(
-        f"{len(users)} operator(s) are not supported:\n    " + "\n    ".join(texts),
+        f"{plural(len(users), 'operator')} without support:\n    " + "\n    ".join(texts),
         operators=tuple(f"{domain or 'ai.onnx'}.{op}" for domain, op, _ in users),
         file=file,
         node=next(iter(users.values()))[0] if len(users) == 1 else None,

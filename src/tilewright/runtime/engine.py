@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
+from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
@@ -62,7 +63,7 @@ class Engine:
     def __repr__(self) -> str:
         info, count = self._parts.info, self.threads
         inputs, outputs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
-        threads = f"{count} thread{'s' * (count != 1)}"
+        threads = plural(count, "thread")
         what = f"Engine of {info.get('model')} for {info.get('cpu')}, {threads}"
         return f"<{what}: {inputs} -> {outputs}>"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.core.plural import plural
 from tilewright.runtime.reference.dtypes import Array
 from tilewright.runtime.reference.math import activation
 from tilewright.runtime.reference.registry import Call, Outputs, operator
@@ -39,7 +40,7 @@ def _functions(call: Call, default: tuple[str, ...], directions: int) -> list[li
     names = call.texts("activations") or default * directions
     names = names[: len(default) * directions] if len(names) > len(default) else names * directions
     if len(names) != len(default) * directions:
-        raise call.error(f"{len(names)} activations for {directions} direction(s)")
+        raise call.error(f"{len(names)} activations for {plural(directions, 'direction')}")
     parameters = []
     for attribute, users in (
         (
