@@ -1,6 +1,9 @@
 # make demo   reads a picture of text with a compiled network, and compares with ONNX Runtime
-# make test   runs the tests            make lint   style, types, layers, file sizes
+# make test   runs the tests
+# make lint   style, types, layers, file sizes
+# make bench MODEL=model.onnx   compares with ONNX Runtime on a model
 # make lock   pins the newest versions that pyproject.toml allows
+# make clean  removes .venv, build and dist
 # Each sets up what it needs in .venv, and does so again only when a lock file changes.
 
 SHELL := /bin/bash
@@ -9,8 +12,12 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip install -qq --disable-pip-version-check
 WORKERS ?= auto
 
+.DEFAULT_GOAL := demo
 .NOTPARALLEL:
-.PHONY: demo test lint bench lock clean
+.PHONY: help demo test lint bench lock clean
+
+help:
+	@sed -n 's/^# make/make/p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.demo-stamp
 	$(VENV)/bin/tilewright demo

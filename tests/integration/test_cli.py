@@ -139,7 +139,9 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == "interrupted\n"
+    *stages, last = stderr.splitlines()
+    assert last == "interrupted"
+    assert all(line.startswith(f"{path.name}: [") for line in stages), stages
     _wait_until_ended(workers)
     assert list((tmp_path / "temp").iterdir()) == []
     assert list((tmp_path / "out").iterdir()) == []
