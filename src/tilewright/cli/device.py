@@ -242,6 +242,8 @@ def _probe(counts: tuple[int, ...], seconds: float, gpus: "Sequence[Gpu]") -> No
         ProbeOptions(threads=counts, seconds=seconds), console.log
     )
     console.log(f"kept in {store_measured(measured)}")
+    for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
+        console.log(doubt)
     driver = open_driver()
     if isinstance(driver, CudaDriver):
         for gpu in gpus:

@@ -132,6 +132,8 @@ def show_levels(roofs: "Sequence[Roofs]") -> None:
         text = [f"clock {one.clock_hz / 1e9:.2f} GHz"] if one.clock_hz else []
         text += [f"fork and join {one.costs[key]:.2f} us" for key in one.costs if "fork" in key]
         _line(plural(one.threads or 1, "thread"), "; ".join([*text, *one.notes]))
+        if one.doubt:
+            _line("  note", one.doubt)
 
 
 def show_gpus(gpus: "Sequence[Gpu]", roofs: "Mapping[str, Sequence[Roofs]]", no_gpu: str) -> None:

@@ -38,5 +38,9 @@ def ensure_roofs(threads: int, progress: Callable[[str], None] | None = None) ->
     if progress is not None:
         progress(f"measuring this machine's roofs with {plural(count, 'thread')}, once")
     options = ProbeOptions(threads=(count,), seconds=_SECONDS, rounds=_ROUNDS)
-    store_measured((*before, *probe_cpu(options)))
+    measured = probe_cpu(options)
+    store_measured((*before, *measured))
+    if progress is not None:
+        for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
+            progress(doubt)
     return True

@@ -27,6 +27,8 @@ from tilewright.hw.records import Board
 
 _FORMAT = 1
 _SHARED_BYTES_PER_BANK = 4
+QUIET = 0.5  # of a measurement: with less undisturbed its roofs may be too low
+_UNDISTURBED = re.compile(r"(\d+)% of \d+ batches were undisturbed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,16 @@ class Roofs:
     costs: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     undisturbed: float | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Why these roofs may be too low; empty where nothing says so."""
+        if self.undisturbed is None or self.undisturbed >= QUIET:
+            return ""
+        return (
+            f"the roofs were measured while the machine was busy ({self.undisturbed:.0%} of the "
+            "batches were undisturbed) and may be too low: run `tilewright device --probe` again"
+        )
 
 
 def roofs_of_board(board: Board) -> Roofs:
@@ -194,7 +206,7 @@ def _damaged(path: Path, reason: str) -> CacheError:
 
 def _read(content: Mapping[str, Any]) -> Roofs:
     threads, clock = content["threads"], content["clock_hz"]
-    undisturbed = content.get("undisturbed")
+    undisturbed = content.get("undisturbed", _undisturbed(content["notes"]))
     return Roofs(
         device=str(content["device"]),
         threads=None if threads is None else int(threads),
@@ -207,6 +219,12 @@ def _read(content: Mapping[str, Any]) -> Roofs:
         notes=tuple(str(note) for note in content["notes"]),
         undisturbed=None if undisturbed is None else float(undisturbed),
     )
+
+
+def _undisturbed(notes: Sequence[str]) -> float | None:
+    """What a file says in words only."""
+    found = [match for note in notes if (match := _UNDISTURBED.match(str(note)))]
+    return int(found[-1][1]) / 100 if found else None
 
 
 def _read_level(content: Mapping[str, Any]) -> Level:

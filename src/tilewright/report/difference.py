@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tilewright.core.plural import plural
 from tilewright.core.record import Decision
 from tilewright.report.explanation import KernelReport
 from tilewright.report.explanation_text import nodes_text
-from tilewright.report.units import counted, ms_number, us_text
+from tilewright.report.units import ms_number, us_text
 
 SCHEMA = "tilewright.difference/1"
 
@@ -88,7 +89,7 @@ def difference_text(difference: Difference, most: int = 10) -> str:
         lines.append(f"time {times} ({change:+.1%})")
     lines += [f"{name}: {old} -> {new}" for name, old, new in difference.facts]
     changed = len(difference.kernels)
-    lines.append(f"the same: {counted(difference.num_same, 'kernel')}; changed: {changed}")
+    lines.append(f"the same: {plural(difference.num_same, 'kernel')}; changed: {changed}")
     for number, item in enumerate(difference.kernels[:most], start=1):
         cost = "not timed" if item.cost_us is None else _signed(item.cost_us)
         shown = item.after or item.before

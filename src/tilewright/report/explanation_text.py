@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tilewright.core.plural import plural
 from tilewright.report.explanation import Explanation, KernelReport
-from tilewright.report.units import bytes_text, counted, flops_text, ms_number, us_text
+from tilewright.report.units import bytes_text, flops_text, ms_number, us_text
 
 _MOST_STEPS = 5
 _MOST_REFUSALS = 5
@@ -43,14 +44,14 @@ def _head(e: Explanation) -> list[str]:
     total_flops = sum(kernel.flops or 0 for kernel in e.kernels)
     total_bytes = sum(kernel.num_bytes or 0 for kernel in e.kernels)
     work = (
-        f"{counted(len(e.kernels), 'kernel')}, {flops_text(total_flops)}, {bytes_text(total_bytes)}"
+        f"{plural(len(e.kernels), 'kernel')}, {flops_text(total_flops)}, {bytes_text(total_bytes)}"
     )
     lines.append(work)
     if e.end_to_end_us is not None:
         host, runtime = e.host_us or 0.0, e.runtime_us or 0.0
         lines.append(
             f"time: {us_text(e.end_to_end_us)} end to end; kernels {us_text(e.kernels_us or 0)}, "
-            f"host steps {us_text(host)}, runtime {us_text(runtime)} ({counted(e.runs, 'run')})"
+            f"host steps {us_text(host)}, runtime {us_text(runtime)} ({plural(e.runs, 'run')})"
         )
     if e.disturbance:
         lines.append(f"      {e.disturbance}")
@@ -113,7 +114,7 @@ def _elsewhere(e: Explanation) -> list[str]:
     if not e.placements:
         return []
     kernel = sum(p.place == "kernel" for p in e.placements)
-    lines = [f"{counted(len(e.placements), 'node')} in the model: {kernel} in kernels"]
+    lines = [f"{plural(len(e.placements), 'node')} in the model: {kernel} in kernels"]
     users = Counter(node for k in e.kernels for node in dict.fromkeys(k.nodes))
     again = sum(count > 1 for count in users.values())
     if again:
@@ -125,11 +126,11 @@ def _elsewhere(e: Explanation) -> list[str]:
 
 def _fusion(e: Explanation) -> list[str]:
     absorbed = sum(count for _, count in e.fused)
-    lines = [f"Fusion: {counted(len(e.fused), 'kernel')} of several nodes, {absorbed} in all"]
+    lines = [f"Fusion: {plural(len(e.fused), 'kernel')} of several nodes, {absorbed} in all"]
     dear = sorted(e.intermediates, key=lambda item: -(item.price_us or 0))[:_MOST_REFUSALS]
     if dear:
         lines.append(
-            f"  through memory between kernels: {counted(len(e.intermediates), 'value')}; "
+            f"  through memory between kernels: {plural(len(e.intermediates), 'value')}; "
             "the dearest:"
         )
     lines += [

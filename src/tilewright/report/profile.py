@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.core.errors import CacheError
-from tilewright.report.units import counted, us_text
+from tilewright.core.plural import plural
+from tilewright.report.units import us_text
 
 SCHEMA = "tilewright.profile/1"
 _DISTURBED = 0.05
@@ -182,8 +183,8 @@ def profile_text(profile: Profile, most: int = 20) -> str:
     sizes = ", ".join(f"{name}={size}" for name, size in profile.sizes.items())
     setting = ", ".join(
         [
-            counted(profile.runs, "run"),
-            counted(profile.threads, "thread"),
+            plural(profile.runs, "run"),
+            plural(profile.threads, "thread"),
             *([sizes] if sizes else []),
         ]
     )

@@ -1,6 +1,6 @@
 """Numbers with their units, the same wherever they are printed.
 
-Input -> Output: microseconds, bytes, operations, counts -> text.
+Input -> Output: microseconds, bytes, operations -> text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ def ms_number(microseconds: float) -> str:
 def us_text(microseconds: float) -> str:
     """Microseconds in milliseconds, whatever they are, so that times can be compared."""
     return f"{ms_number(microseconds)} ms"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def bytes_text(value: float | None) -> str:

@@ -134,3 +134,21 @@ def test_a_board_takes_the_faster_kind_of_core() -> None:
     assert roofs.levels[-1] == Level(name="DRAM", bytes_per_s=1555e9)
     assert roofs.levels[0].bytes_per_s == 32 * 4 * 108 * 1.41e9  # 32 banks of 4 bytes
     assert "datasheet" in roofs.source
+
+
+def test_a_disturbed_measurement_is_doubted_also_if_only_its_notes_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    level = Level(name="L1", bytes_per_s=1e9)
+    one = Roofs(device="x", threads=1, peaks_flops={}, levels=(level,), source="measured")
+    for undisturbed, doubted in ((0.13, True), (0.5, False), (None, False)):
+        store_measured([replace(one, undisturbed=undisturbed)])
+        (found,) = load_all_measured()
+        assert found.undisturbed == undisturbed
+        assert bool(found.doubt) == doubted
+    path = store_measured([replace(one, notes=("13% of 900 batches were undisturbed",))])
+    old = json.loads(path.read_text())
+    del old["roofs"][0]["undisturbed"]
+    path.write_text(json.dumps(old))
+    assert "13%" in load_all_measured()[0].doubt

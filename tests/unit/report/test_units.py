@@ -1,10 +1,10 @@
-"""Times in one unit, and counts in the singular and plural."""
+"""Times in one unit."""
 
 from __future__ import annotations
 
 import pytest
 
-from tilewright.report.units import counted, us_text
+from tilewright.report.units import us_text
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,3 @@ from tilewright.report.units import counted, us_text
 )
 def test_times_are_milliseconds(microseconds: float, text: str) -> None:
     assert us_text(microseconds) == text
-
-
-def test_one_is_no_plural() -> None:
-    assert counted(1, "kernel") == "1 kernel"
-    assert counted(0, "kernel") == "0 kernels"
-    assert counted(2, "kernel") == "2 kernels"

@@ -34,7 +34,7 @@ from tilewright.codegen.cpu.target import CpuTarget, host_target
 from tilewright.core.errors import BadOption
 from tilewright.hw.machine import Machine, describe_machine, working_sets
 from tilewright.hw.records import MIB
-from tilewright.hw.roofs import Level, Roofs
+from tilewright.hw.roofs import QUIET, Level, Roofs
 from tilewright.runtime.cpu.allocator import allocate
 from tilewright.runtime.cpu.threads import ThreadPool
 
@@ -47,7 +47,6 @@ _ARRAY_GAP_BYTES = 1344  # arrays must not start at equal offsets in a page
 _TRIES = 5
 _SCRATCH_BYTES = 256
 _WINDOW_BYTES = 24 * MIB  # that all threads together stream from DRAM in one call
-_QUIET = 0.5  # of all batches; with less, up to as many rounds again are measured
 _STREAMING = "triad, streaming stores"
 _PATTERNS = {  # loop and number of arrays
     "read": ("probe_read", 1),
@@ -111,7 +110,7 @@ def probe_cpu(
         for number in range(2 * options.rounds):
             if number < options.rounds:
                 say(f"round {number + 1} of {options.rounds}")
-            elif min(run.quiet_share for run in runs) >= _QUIET:
+            elif min(run.quiet_share for run in runs) >= QUIET:
                 break
             else:
                 say("the machine is busy: one more round")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import plural
 from tilewright.hw.lookup import find_cpu
 from tilewright.hw.machine import Machine, describe_machine
 from tilewright.hw.records import Board
@@ -26,7 +27,6 @@ from tilewright.report.explanation import RoofLevel, RoofModel
 _WIDENED = {"float16": "float32", "bfloat16": "float32"}  # the CPU computes them so
 MEASURED = "measured"
 PEAK = " peak"
-_QUIET = 0.5  # of the batches of a probe
 _MAX_CLOCK = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")  # kHz
 _CPU_INFO = Path("/proc/cpuinfo")
 _FAST_CLOCK_HZ = 6e9  # no processor of the tables is faster
@@ -160,13 +160,9 @@ def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors:
     chosen = min(measured, key=lambda one: abs((one.threads or 1) - threads))
     factor, note = threads / (chosen.threads or 1), ""
     if factor != 1:
-        note = f"roofs were measured with {chosen.threads} thread(s) and scaled to {threads}"
-    if chosen.undisturbed is not None and chosen.undisturbed < _QUIET:
-        doubt = (
-            f"the roofs were measured while the machine was busy ({chosen.undisturbed:.0%} of the "
-            "batches were undisturbed) and may be too low: run `tilewright device --probe` again"
-        )
-        note = f"{note}; {doubt}" if note else doubt
+        note = f"roofs were measured with {plural(chosen.threads or 1, 'thread')} "
+        note += f"and scaled to {threads}"
+    note = "; ".join(part for part in (note, chosen.doubt) if part)
     levels = tuple(
         replace(level, bytes_per_s=level.bytes_per_s * factor) for level in chosen.levels
     )
