@@ -34,7 +34,18 @@ from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine_file import EngineParts
-from tilewright.runtime.program import Program, Segment, all_steps
+from tilewright.runtime.program import (
+    Bind,
+    Branch,
+    Interpret,
+    Program,
+    Repeat,
+    Reshape,
+    Segment,
+    Sweep,
+    TensorArg,
+    all_steps,
+)
 
 Progress = Callable[[str, int, int], None]
 CONTROL_FLOW = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
@@ -187,24 +198,23 @@ def _calls(program: Program) -> Iterator[int]:
             yield len(step.calls)
 
 
-def _reads(program: Program) -> Iterator[str]:
-    """Names that may be constants."""
+def _reads(program: Program) -> Iterator[str | None]:
+    """Names of the values that steps and outputs read, those of sub-programs included."""
     yield from (spec.name for spec in program.outputs)
-    for step in all_steps(program):
-        for name in ("then", "otherwise", "body"):
-            inner = getattr(step, name, None)
-            if isinstance(inner, Program):
-                yield from (spec.name for spec in inner.outputs)
-        if isinstance(step, Segment):
-            yield from (spec.name for spec in step.inputs)
-        for attribute in ("source", "condition", "trips"):
-            value = getattr(step, attribute, None)
-            if isinstance(value, str):
-                yield value
-        for attribute in ("inputs", "carried", "scanned"):
-            for part in getattr(step, attribute, ()):
-                if isinstance(part, str):
-                    yield part
-        for arg in getattr(step, "args", ()):
-            if hasattr(arg, "name"):
-                yield arg.name
+    for step in program.steps:
+        match step:
+            case Segment():
+                yield from (spec.name for spec in step.inputs)
+            case Bind():
+                yield from (arg.name for arg in step.args if isinstance(arg, TensorArg))
+            case Interpret():
+                yield from step.inputs
+            case Reshape():
+                yield step.source
+            case Branch():
+                yield step.condition
+                yield from (*_reads(step.then), *_reads(step.otherwise))
+            case Repeat():
+                yield from (step.trips, step.condition, *step.carried, *_reads(step.body))
+            case Sweep():
+                yield from (*step.carried, *step.scanned, *_reads(step.body))
