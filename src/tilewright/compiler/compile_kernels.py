@@ -26,8 +26,8 @@ from tilewright.compiler.build_program import (
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.access import Counts, compute_dtype, count
 from tilewright.kernel.canonical import canonicalize
+from tilewright.kernel.counts import Counts, compute_dtype, count
 from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.lower.context import View

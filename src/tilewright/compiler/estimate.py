@@ -25,8 +25,8 @@ from tilewright.compiler.pipeline import Build, lower_model, read_constants
 from tilewright.compiler.placement import place
 from tilewright.core.errors import BadOption
 from tilewright.graph.facade import Model
-from tilewright.kernel.access import compute_dtype
 from tilewright.kernel.canonical import canonicalize
+from tilewright.kernel.counts import compute_dtype
 from tilewright.kernel.ir import Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.lower.families import LOWERINGS

@@ -84,7 +84,7 @@ class KernelCall:
         dims: sizes in the order of the argument block.
         stages: what is called, in order.
         steps: number of times that all stages run, or None for once.
-        traffic: compulsory bytes of each of ``buffers`` (kernel.access.count).
+        traffic: compulsory bytes of each of ``buffers`` (kernel.counts.count).
         flops: operations on values.
         dtype: name of the type whose peak bounds the kernel.
         tactic: how each stage runs.

@@ -1,10 +1,10 @@
-"""How a kernel touches memory, and how much it does.
+"""How much memory a kernel touches, and how much it computes.
 
-Input -> Output: an index and a shape -> a linear index, a stride; a kernel -> bytes and operations.
+Input -> Output: a kernel -> bytes of each buffer, operations, the type that they are in.
 Guarantees: counts are formulas of the symbols. Bytes are compulsory traffic: each element that can
 be reached, once, in the type that it is stored in. Operations are those on loaded values: address
 arithmetic, masks of padding, choices and conversions are not work.
-Not here: the affine form itself (kernel.affine); caches and rooflines (hw).
+Not here: strides (kernel.affine), caches and rooflines (hw).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.core.dtypes import INT8, INT32, INT64, DType
+from tilewright.core.dtypes import INT8, INT32, DType
 from tilewright.core.shape import Dim, product
-from tilewright.kernel.affine import affine, row_major
+from tilewright.kernel.affine import affine
 from tilewright.kernel.ir import (
     Buffer,
     Call,
@@ -24,8 +24,6 @@ from tilewright.kernel.ir import (
     Load,
     Reduce,
     Stage,
-    constant,
-    dim_value,
     walk,
 )
 
@@ -47,19 +45,6 @@ class Counts:
     bytes_written: Dim
     traffic: Mapping[str, Dim]
     flops: Dim
-
-
-def linear_index(index: Iterable[Expr], shape: Sequence[Dim]) -> Expr:
-    """The element number of an access to a dense row-major array."""
-    total: Expr = constant(0, INT64)
-    for part, stride in zip(index, row_major(tuple(shape)), strict=True):
-        total = total + part * dim_value(stride)
-    return total
-
-
-def stride_of(expr: Expr, axis: str) -> Dim | None:
-    """The coefficient of an axis in an int64 expression; None where it is not affine in it."""
-    return affine(expr).stride(axis)
 
 
 def count(kernel: Kernel) -> Counts:

@@ -1,8 +1,8 @@
-"""Strides and counts."""
+"""Bytes and operations of kernels."""
 
-from tilewright.core.dtypes import FLOAT16, FLOAT32, INT64
+from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.shape import Dim
-from tilewright.kernel.access import count, linear_index, stride_of
+from tilewright.kernel.counts import count
 from tilewright.kernel.ir import (
     Axis,
     Buffer,
@@ -16,21 +16,6 @@ from tilewright.kernel.ir import (
 
 N, K = Dim.symbol("n"), Dim.symbol("k")
 I, J, R = Axis("i", N), Axis("j", N), Axis("r", K)
-
-
-def test_strides_of_a_linear_index() -> None:
-    index = linear_index((I.var * 2 + 1, J.var), (N, K))
-    assert stride_of(index, "i") == K * 2
-    assert stride_of(index, "j") == Dim.of(1)
-    assert stride_of(index, "r") == Dim.of(0)
-
-
-def test_no_stride_where_the_index_is_not_affine() -> None:
-    table = Buffer("t", INT64, (N,))
-    assert stride_of(I.var * I.var, "i") is None
-    assert stride_of(I.var / 2, "i") is None
-    assert stride_of(table[I.var], "i") is None
-    assert stride_of(table[I.var] + J.var * dim_value(K), "j") == K
 
 
 def test_counts_of_a_matrix_product() -> None:
