@@ -22,10 +22,12 @@ _REDUCTIONS = (
 @shape_rule(*_REDUCTIONS)
 def reduce_rule(ctx: RuleContext) -> NodeInfo:
     """Axes from a constant or a run-time tensor; no axes mean all (or none, by attribute)."""
-    shape = ctx.shape(0)
     noop = bool(ctx.integer("noop_with_empty_axes", 0))
     keep = bool(ctx.integer("keepdims", 1))
     axes = ctx.ints(1) if ctx.has(1) else []
+    if ctx.info(0).shape is None and axes is not None and not (list(axes) or noop or keep):
+        return ctx.result(())  # a scalar, whatever the rank
+    shape = ctx.shape(0)
     if axes is None:
         return _run_time_axes(ctx, shape, noop=noop, keep=keep)
     if axes:

@@ -7,7 +7,17 @@ from tilewright.graph.passes import sink_into_branches as module
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.inline_branches import inline_branches
 from tilewright.graph.passes.sink_into_branches import sink_into_branches
-from unit.graph.passes.harness import assert_fires, assert_ignores, assert_refuses, i64, make, noise
+from tilewright.graph.walk import all_nodes
+from unit.graph.passes.harness import (
+    apply,
+    assert_fires,
+    assert_ignores,
+    assert_refuses,
+    f32,
+    i64,
+    make,
+    noise,
+)
 
 # The branches give ranks 2 and 3; what reads the result asks for its rank.
 _BODY = """
@@ -103,3 +113,33 @@ def test_copies_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COPIES", 3)
     model = make("float[A,4,B] x => float[A,4] y", _BODY, **_WEIGHTS)
     assert_refuses(model, sink_into_branches, "more than 3 nodes")
+
+
+def test_the_tail_of_a_loop_body_moves_with_its_outputs() -> None:
+    """The condition to go on and a carried value come out of the branches."""
+    body = """
+        y = Loop (n, go, x) <body = b (int64 i, bool c, float[A,4,B] h)
+                                 => (bool c2, float[A,4,B] h2) {
+            s = Shape <start = 2> (h)
+            one = Equal (s, n1)
+            r = If (one) <
+                then_branch = t () => (float[A, 4] a) { a = Squeeze (h, n2) },
+                else_branch = e () => (float[A, 4, B] q) { q = Neg (h) }
+            >
+            flat = ReduceSum <keepdims = 0> (r)
+            c2 = Less (flat, limit)
+            w = Mul (flat, small)
+            h2 = Add (h, w)
+        }>
+    """
+    model = make(
+        "float[A,4,B] x, int64 n => float[A,4,B] y",
+        body,
+        go=np.asarray(True),
+        limit=f32(1e6),
+        small=f32(0.1),
+        **_WEIGHTS,
+    )
+    apply(model, sink_into_branches, feeds={"x": _FEEDS[0], "n": np.asarray(3)})
+    (branch,) = [node for node in all_nodes(model.graph) if node.op_type == "If"]
+    assert [value.name for value in branch.outputs] == ["c2", "h2"]
