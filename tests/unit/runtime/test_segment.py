@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -133,6 +134,24 @@ def test_contexts_are_leased_to_one_run_at_a_time_and_used_again() -> None:
     assert one.arena.ctypes.data != other.arena.ctypes.data
     made.release(one)
     assert made.lease() is one
+
+
+def test_no_two_threads_get_one_context() -> None:
+    made, used, twice = plan(), set[int](), list[int]()
+
+    def work(_: int) -> None:
+        for _ in range(200):
+            context = made.lease()
+            own = context.arena.ctypes.data
+            if own in used:
+                twice.append(own)
+            used.add(own)
+            used.discard(own)
+            made.release(context)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert not twice
 
 
 def test_the_memory_of_contexts_ends_with_their_plan() -> None:
