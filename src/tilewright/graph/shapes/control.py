@@ -30,6 +30,8 @@ def body(ctx: RuleContext, name: str) -> GraphView:
 def _info(ctx: RuleContext, outputs: Sequence[TensorInfo]) -> NodeInfo:
     """The node's info; sizes without a value out here become late."""
     found: list[TensorInfo | None] = []
+    if len(outputs) < len(ctx.node.outputs):
+        ctx.fail(f"{len(ctx.node.outputs)} outputs, but the sub-graph gives {len(outputs)}")
     for position, name in enumerate(ctx.node.outputs):
         if name is None:
             found.append(None)
@@ -66,6 +68,8 @@ def if_rule(ctx: RuleContext) -> NodeInfo:
         ctx.give_up(yes_error)
     elif yes_error is not None or no_error is not None:
         return _info(ctx, no_outputs if yes_error is not None else yes_outputs)
+    if len(yes_outputs) != len(no_outputs):
+        ctx.fail(f"the branches give {len(yes_outputs)} and {len(no_outputs)} outputs")
     merged = []
     for position, (yes, no) in enumerate(zip(yes_outputs, no_outputs, strict=True)):
         if yes.dtype is not no.dtype or yes.container != no.container:

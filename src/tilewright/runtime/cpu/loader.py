@@ -20,6 +20,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewright.core.errors import CorruptEngine
+from tilewright.runtime.cpu.elf import check_object
 
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 _MACH_CPUS = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
@@ -68,6 +69,8 @@ def load_object(
         CorruptEngine: the bytes are no object for this machine, or a symbol is missing.
     """
     _check_architecture(code)
+    if sys.platform == "linux":
+        check_object(code)
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name, address in (imports or {}).items():
         builder.import_symbol(name, address)
