@@ -247,9 +247,19 @@ class Blocker:
     def _load(self, node: Load, children: Sequence[Expr], names: Mapping[str, Expr]) -> Expr:
         found = load(node.buffer, node.dtype, self._index(node.buffer, tuple(children)))
         layout = self.layouts.get(node.buffer)
-        others = [part for k, part in enumerate(node.index) if layout is None or k != layout.dim]
+        others = [
+            part
+            for position, part in enumerate(node.index)
+            if layout is None or position != layout.dim or not self._is_own_axis(node, layout)
+        ]
         inside = self._inside(others, names)
         return found if inside is None else call("select", inside, found, constant(0, node.dtype))
+
+    def _is_own_axis(self, node: Load, layout: Layout) -> bool:
+        """True when the split dim is read by one axis of its size, padded as the buffer is."""
+        part = node.index[layout.dim]
+        size = self.shapes[node.buffer][layout.dim]
+        return isinstance(part, AxisVar) and self._padded.get(part.name, size) == size
 
     def _masked(self, node: Reduce, body: Expr, names: Mapping[str, Expr]) -> Expr:
         """The body, neutral where an axis is past its size."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model, reference
+from tilewright.kernel.blocked import Blocker
+from tilewright.kernel.interp import interpret
+from tilewright.kernel.ir import Kernel
+from tilewright.lower import layout
 
 RNG = np.random.default_rng(7)
 
@@ -128,6 +133,32 @@ def test_concat_of_blocked_and_padded_channels() -> None:
             "w2": _weight(8, first + 16, 1, 1),
         }
         _check(_network(nodes, weights, [1, 3, 6, 6]), (1, 3, 6, 6))
+
+
+def test_lanes_past_a_padded_concat_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The padding of 69 channels must not reach into a third block of a buffer of 23."""
+    nodes = [
+        _conv("x", "w0", "a", pads=[1, 1, 1, 1]),
+        helper.make_node("Sigmoid", ["a"], ["s"]),
+        helper.make_node("Concat", ["a", "s", "a"], ["c"], axis=1),
+        helper.make_node("ConvTranspose", ["c", "w1"], ["y"]),
+    ]
+    weights = {"w0": _weight(23, 4, 3, 3), "w1": _weight(69, 2, 3, 3)}
+    read: list[tuple[str, int, int]] = []
+
+    class Spy(Blocker):
+        def kernel(self, kernel: Kernel, split: Mapping[str, int] | None = None) -> Kernel:
+            made = super().kernel(kernel, split)
+            for stage in made.stages:
+                feeds = {b.name: np.zeros([d.const for d in b.shape], "f4") for b in made.inputs}
+                if len(made.stages) and "Concat" in made.name:
+                    interpret(made, feeds, {})  # raises where an active load is out of bounds
+                    read.append((made.name, len(stage.axes), len(feeds)))
+            return made
+
+    monkeypatch.setattr(layout, "Blocker", Spy)
+    _check(_network(nodes, weights, [1, 4, 6, 7]), (1, 4, 6, 7))
+    assert read
 
 
 @pytest.mark.parametrize(
