@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import Message
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
 INTEGERS = (0, 1, -1, 2, 7, 28, 127, 255, 1024, 65_537, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63))
