@@ -163,14 +163,18 @@ def _packed(
     return Buffer(name, node.dtype, dims), data
 
 
+def _span(form: Affine, order: list[Axis]) -> tuple[int, int]:
+    """The lowest and highest element that an access reaches."""
+    ends = [form.terms[axis.name].const * (axis.extent.const - 1) for axis in order]
+    first = form.offset.const + sum(end for end in ends if end < 0)
+    return first, form.offset.const + sum(end for end in ends if end > 0)
+
+
 def _strided(flat: Array, form: Affine, order: list[Axis]) -> Array:
     """The elements at an affine form, copied; an index array would cost ten times as much."""
     steps = [form.terms[axis.name].const for axis in order]
     sizes = [axis.extent.const for axis in order]
-    ends = [step * (size - 1) for step, size in zip(steps, sizes, strict=True)]
-    first, last = form.offset.const, form.offset.const
-    first += sum(end for end in ends if end < 0)
-    last += sum(end for end in ends if end > 0)
+    first, last = _span(form, order)
     if not all(sizes):
         return np.empty(sizes, dtype=flat.dtype)
     if first < 0 or last >= flat.size:
