@@ -97,7 +97,9 @@ def run_case(case: Any) -> Result:
                 return Result(
                     name=case.name, status=status, interpreted=interpreted, detail=problem
                 )
-    return Result(name=case.name, status="passed", interpreted=interpreted)
+    # Drawn values agree now and then; counting that as passed would make the counts vary.
+    status = "random" if _RANDOM & set(interpreted) else "passed"
+    return Result(name=case.name, status=status, interpreted=interpreted)
 
 
 _RANDOM = frozenset(("Bernoulli", "RandomUniformLike", "RandomNormalLike", "Multinomial"))
