@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,23 @@ _MAX_EXPRESSION_PRODUCTS = 3
 
 def view(model: ir.Model) -> GraphView:
     """Returns the whole model as plain data; weights are shared, not copied."""
-    return view_graph(model.graph, model.opset_imports)
+    found = view_graph(model.graph, model.opset_imports)
+    return replace(found, inputs=_bindable(found.inputs))
+
+
+def _bindable(inputs: tuple[ValueView, ...]) -> tuple[ValueView, ...]:
+    """Inputs whose shapes set every symbol: ``2*n`` is a name where no input has a plain ``n``."""
+    dims = [dim for value in inputs for dim in value.shape or ()]
+    plain = {name for dim in dims if (name := dim.as_symbol()) is not None}
+    names = {dim: Dim.symbol(str(dim)) for dim in dims if not dim.symbols <= plain}
+    if not names:
+        return inputs
+    return tuple(
+        value
+        if value.shape is None
+        else replace(value, shape=tuple(names.get(dim, dim) for dim in value.shape))
+        for value in inputs
+    )
 
 
 def view_graph(graph: ir.Graph, opset_imports: Mapping[str, int]) -> GraphView:

@@ -91,9 +91,13 @@ def total_parts(
         elif any(id(child) in partial for child in needed):
             partial.add(id(node))
     found: dict[int, Expr] = {}
+    seen: set[int] = set()
     stack = [root]
     while stack:
         node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         if id(node) not in partial:
             found[id(node)] = node
         elif not isinstance(node, Load | Reduce):
