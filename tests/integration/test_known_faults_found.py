@@ -90,3 +90,21 @@ def test_linear_resizing_to_nothing() -> None:
     y = run("g (float[1, 2, 1] x) => (y) { y = Resize<mode=\"linear\">(x, , s) }",
             {"s": f32(1, 1, 0.5)}, x=f32([[[1], [2]]]))  # fmt: skip
     assert y.shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("channels", "out", "stride"), [(24, 12, 2), (16, 15, 2), (31, 31, 3)])
+def test_packed_weights_of_transposed_convolutions(channels: int, out: int, stride: int) -> None:
+    """Rows beyond the weights that a guard leaves out are not read."""
+    weights = np.ones((channels, out, 1, 3), np.float32)
+    node = onnx.helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[1, stride])
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [info("x", 1, ["n", channels, "h", "v"])],
+        [info("y", 1, None)],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    engine = tw.compile(onnx.helper.make_model(graph, opset_imports=opsets), threads=1)
+    assert engine.run({"x": np.ones((1, channels, 2, 1), np.float32)})["y"].max() == channels

@@ -155,7 +155,8 @@ def _packed(
     if not inside:
         return Buffer(name, node.dtype, dims), _strided(flat, form, order)
     where = _grid(form, order)
-    mask = np.ones(where.shape, dtype=bool)
+    # What a guard around the load leaves out may lie anywhere, and is not used.
+    mask = (where >= 0) & (where < flat.size)
     for bound, limit in inside:
         mask &= _grid(bound, order) < limit
         name += f"[{limit}]"
