@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import tilewright as tw
 from property.check import check, report
 from property.strategies import generate
 
 _BATCHES = 40
 _SIZE = 52  # 2,080 models
+_VERIFIED = 4
 _FIRST_SEED = 1_000_000
 _SAVED = 10  # one of so many engines is saved and loaded before it runs
 
@@ -26,6 +28,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(_VERIFIED))
+def test_random_models_pass_their_own_verification(batch: int) -> None:
+    """Every pass by value, then the engine, on the feeds of one run."""
+    first = _FIRST_SEED + 500_000 + batch * _SIZE
+    for seed in range(first, first + _SIZE):
+        sample = generate(seed)
+        feeds = sample.feeds[seed % len(sample.feeds)]
+        tw.compile(sample.model, verify_passes=True, verify_feeds=feeds, threads=1)
 
 
 @pytest.mark.slow

@@ -110,10 +110,9 @@ def _numeric_error(a: Any, b: Any) -> tuple[float, str]:
     special = ~np.isfinite(y) | ~np.isfinite(x)
     with np.errstate(invalid="ignore", over="ignore"):
         overflow = np.isfinite(y) & (np.abs(y) > _largest(a.dtype))
-    if special.any():
         same = (x == y) | (np.isnan(x) & np.isnan(y)) | (overflow & (x == np.inf * np.sign(y)))
-        if not bool(same[special].all()):
-            return math.inf, "NaN or infinity in other places"
+    if special.any() and not bool(same[special].all()):
+        return math.inf, "NaN or infinity in other places"
     x, y = np.where(special, 0, x), np.where(special, 0, y)
     scale = float(np.abs(y).max())
     difference = float(np.abs(x - y).max())

@@ -31,6 +31,7 @@ def _bytes(value: int) -> Any:
         (F([0, -4]), np.array([1.0, -4.0]), 0.25),
         (F([NAN, 1]), np.array([NAN, 1.0]), 0.0),
         (F([INF, 1]), np.array([INF, 1.0]), 0.0),
+        (F([INF, 0]), np.array([INF, 0.0]), 0.0),
         (F([INF, 1]), np.array([1e300, 1.0]), 0.0),  # float32 has no such number
         (F([-INF, 1]), np.array([1e300, 1.0]), INF),
         (F([INF, 1]), np.array([-INF, 1.0]), INF),
