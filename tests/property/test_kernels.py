@@ -13,7 +13,7 @@ from property.kernels import Array, Case, generate
 from tilewright.codegen.cpu.tactics import TACTICS
 from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
 from tilewright.core import dtypes
-from tilewright.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
+from tilewright.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
@@ -153,17 +153,22 @@ def check(seed: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("dtype", [*dtypes.ALL[1:6], BFLOAT16, FLOAT16, BOOL, FLOAT32], ids=str)
-@pytest.mark.parametrize("extent", [1, 9, 17, 33, 65])
-def test_a_tail_of_one_lane_writes_one_element(dtype: DType, extent: int) -> None:
+@pytest.mark.parametrize(
+    "dtype", [*dtypes.ALL[1:6], INT32, BFLOAT16, FLOAT16, BOOL, FLOAT32], ids=str
+)
+@pytest.mark.parametrize("source_type", [FLOAT32, INT64], ids=str)
+@pytest.mark.parametrize("extent", [1, 5, 9, 17, 33, 65])
+def test_a_tail_of_one_lane_writes_one_element(
+    dtype: DType, extent: int, source_type: DType
+) -> None:
     """The compiler behind us may widen the store of a narrowed value (x86, LLVM 22)."""
     row, axis = Axis("n", Dim.symbol("rows")), Axis("i", Dim.of(extent))
     shape = (row.extent, axis.extent)
-    source, out = Buffer("x", FLOAT32, (axis.extent,)), Buffer("y", dtype, shape)
+    source, out = Buffer("x", source_type, (axis.extent,)), Buffer("y", dtype, shape)
     store = Store("y", (row.var, axis.var), cast(source[axis.var], dtype))
     stage = Stage((row, axis), (store,))
     kernel = Kernel(name="tail", inputs=(source,), outputs=(out,), stages=(stage,))
-    feeds = {"x": np.arange(extent, dtype=np.float32)}
+    feeds = {"x": np.arange(extent).astype(source_type.numpy)}
     found = run_fenced(kernel, feeds, {"rows": 3}, host_target(), None, 1)
     np.testing.assert_array_equal(found["y"], interpret(kernel, feeds, {"rows": 3})["y"])
 

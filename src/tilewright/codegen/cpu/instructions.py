@@ -430,9 +430,9 @@ class Instructions:
         self, value: Value, pointer: Value, mask: Value, align: int | None = None
     ) -> None:
         """Stores the lanes whose mask holds."""
-        if value.type.element_bytes < 4:
-            # LLVM 22 on x86 stores four bytes for the one lane of a known mask when the value was
-            # narrowed from 32 bits; so the mask must not become known.
+        if value.type.bits < 32 or (value.type.kind == "i" and value.type.bits < 64):
+            # LLVM 22 on x86 stores too many bytes for the one lane of a known mask when integers
+            # were narrowed; so the mask must not become known.
             unknown = self.result(I32, 'call i32 asm "", "=r,0"(i32 1)')
             holds = self.icmp("ne", unknown, constant(I32, 0))
             mask = self.and_(mask, self.splat(holds, mask.type.lanes))
