@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from integration.faults import engine_of, f32, i64, model_of, own_cache, run
-from tilewright.core.errors import ShapeMismatch
+from tilewright.core.errors import CorruptEngine, ShapeMismatch
 from tilewright.runtime.engine import Engine
 
 __all__ = ["own_cache"]
@@ -108,3 +109,16 @@ def test_packed_weights_of_transposed_convolutions(channels: int, out: int, stri
     opsets = [onnx.helper.make_opsetid("", 18)]
     engine = tw.compile(onnx.helper.make_model(graph, opset_imports=opsets), threads=1)
     assert engine.run({"x": np.ones((1, channels, 2, 1), np.float32)})["y"].max() == channels
+
+
+@pytest.mark.parametrize("size", [b"\xf0\xff\xff\x7f", b"\0\0\0\x10"])
+def test_a_member_that_claims_more_than_the_file_is_refused(tmp_path: Path, size: bytes) -> None:
+    """Before anything of that size is allocated."""
+    path = tmp_path / "engine.tw"
+    engine_of("g (float[n] x) => (y) { y = Abs(x) }").save(path)
+    data = bytearray(path.read_bytes())
+    place = data.find(b"PK\x01\x02") + 20  # the directory's sizes, packed and plain
+    data[place : place + 8] = size * 2
+    path.write_bytes(data)
+    with pytest.raises(CorruptEngine, match="outside of the file"):
+        tw.load(path)

@@ -234,6 +234,8 @@ def _check_members(archive: zipfile.ZipFile) -> None:
             raise CorruptEngine(f"a member is named {entry.filename!r}", remedy=_REMEDY)
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise CorruptEngine(f"{entry.filename} is packed in a foreign way", remedy=_REMEDY)
+        if entry.header_offset + entry.compress_size > archive.start_dir:
+            raise CorruptEngine(f"{entry.filename} lies outside of the file", remedy=_REMEDY)
         if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1024):
             raise CorruptEngine(f"{entry.filename} expands {_MAX_RATIO} times", remedy=_REMEDY)
 
