@@ -27,7 +27,7 @@ from tilewright.runtime.reference import OperatorError, evaluate
 
 Array = npt.NDArray[Any]
 Dim = tuple[int, ...]  # the size in each run
-MAX_ELEMENTS = 4096
+MAX_ELEMENTS, MANY_ELEMENTS = 4096, 200_000
 LIMITS = {"float16": 500.0, "bfloat16": 500.0}
 MAX_MAGNITUDE = 20_000.0
 # Inexact even where the reference happens to give the same bits in both precisions.
@@ -85,6 +85,7 @@ class Draft:
         opset: version of ai.onnx.
         symbols: the sizes that differ between runs.
         special: feeds hold NaN, infinities and negative zeros.
+        large: tensors are large enough to be split over threads.
         values: what later nodes may read.
     """
 
@@ -92,11 +93,16 @@ class Draft:
     opset: int
     symbols: list[Dim]
     special: bool = False
+    large: bool = False
     values: list[Value] = field(default_factory=list)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Value] = field(default_factory=dict)
     inputs: dict[str, Value] = field(default_factory=dict)
     count: int = 0
+
+    @property
+    def max_elements(self) -> int:
+        return MANY_ELEMENTS if self.large else MAX_ELEMENTS
 
     @property
     def num_runs(self) -> int:
@@ -120,6 +126,8 @@ class Draft:
         """A random dim: often a symbol, sometimes 1, rarely 0."""
         if self.chance(0.4):
             return self.symbols[self.rng.randrange(len(self.symbols))]
+        if self.large and self.chance(0.5):
+            return self.same(self.one((64, 100, 129, 33)))
         return self.same(
             self.one((1, 2, 3, 4, 5, 7, 8, 1, 2, 3, 4, 16, 17, 0 if self.chance(0.3) else 6))
         )
@@ -196,7 +204,7 @@ class Draft:
             else (lambda shape, _: self.extreme(dtype, shape))
         )
         shapes = [tuple(dim[run] for dim in dims) for run in range(self.num_runs)]
-        if any(int(np.prod(shape)) > MAX_ELEMENTS for shape in shapes):
+        if any(int(np.prod(shape)) > self.max_elements for shape in shapes):
             raise Rejected("too large")
         arrays: list[Array] = []
         for run, shape in enumerate(shapes):
@@ -344,7 +352,7 @@ class Draft:
         dtype = from_numpy(narrow[0].dtype)
         if len({array.ndim for array in narrow}) > 1:
             raise Rejected("the rank differs between runs")
-        if any(array.size > MAX_ELEMENTS for array in narrow):
+        if any(array.size > self.max_elements for array in narrow):
             raise Rejected("too large")
         if dtype.is_float:
             limit = LIMITS.get(dtype.name, MAX_MAGNITUDE)

@@ -8,7 +8,7 @@ Not here: comparing with an engine (check).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 NUM_RUNS = 3
 OPSETS = (13, 17, 18, 20, 21, 21, 22, 23, 23, 24, 26, 28)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)
+_LARGE_SIZES = (1, 7, 31, 64, 65, 128, 200, 333)
 _FAMILIES = (
     *families.FAMILIES,
     *families_tensor.FAMILIES,
@@ -72,14 +73,15 @@ class Sample:
         return "\n".join(lines)
 
 
-def generate(seed: int) -> Sample:
-    """The model of a seed."""
+def generate(seed: int, *, large: bool = False) -> Sample:
+    """The model of a seed; ``large`` ones have work for several threads."""
     rng = random.Random(seed)
     draft = Draft(
         rng=rng,
         opset=rng.choice(OPSETS),
-        symbols=_symbols(rng),
+        symbols=_symbols(rng, _LARGE_SIZES if large else _SIZES),
         special=rng.random() < 0.08,
+        large=large,
     )
     wanted = rng.choice((1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12))
     focus = rng.random() < 0.3  # few families in one model meet more often
@@ -100,9 +102,9 @@ def generate(seed: int) -> Sample:
     return finish(seed, draft)
 
 
-def _symbols(rng: random.Random) -> list[tuple[int, ...]]:
+def _symbols(rng: random.Random, sizes: Sequence[int]) -> list[tuple[int, ...]]:
     def size() -> int:
-        return 0 if rng.random() < 0.03 else rng.choice(_SIZES)
+        return 0 if rng.random() < 0.03 else rng.choice(sizes)
 
     return [tuple(size() for _ in range(NUM_RUNS)) for _ in range(rng.randint(1, 3))]
 

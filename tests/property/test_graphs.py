@@ -17,7 +17,7 @@ from property.strategies import generate
 
 _BATCHES = 40
 _SIZE = 52  # 2,080 models
-_VERIFIED = 4
+_VERIFIED, _LARGE = 4, 4
 _FIRST_SEED = 1_000_000
 _SAVED = 10  # one of so many engines is saved and loaded before it runs
 
@@ -28,6 +28,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(_LARGE))
+def test_random_models_of_large_tensors_on_several_threads(batch: int) -> None:
+    first = _FIRST_SEED + 700_000 + batch * _SIZE
+    failures = []
+    for seed in range(first, first + _SIZE):
+        sample = generate(seed, large=True)
+        problems = check(sample, threads=3)
+        if problems:
+            failures.append(report(sample, problems))
+    assert not failures, f"{len(failures)} of {_SIZE}:\n" + "\n\n".join(failures[:3])
 
 
 @pytest.mark.slow
