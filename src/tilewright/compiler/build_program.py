@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tilewright.core.errors import InternalError, InvalidModel
 from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.shapes.infer import Inference
 from tilewright.graph.view import GraphView, NodeView
@@ -31,6 +32,7 @@ from tilewright.runtime.program import (
     Bind,
     Blocked,
     Branch,
+    Extent,
     Interpret,
     Program,
     Refuse,
@@ -53,18 +55,26 @@ class DraftSegment:
         keep: names of what is read outside, known before fusion.
         stored: how values are stored, where not row by row.
         made: names of everything that was added.
+        extents: of the values that the items compute, by their size.
     """
 
     items: list[Item] = field(default_factory=list)
     keep: tuple[str, ...] = ()
     stored: dict[str, Blocked] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    extents: dict[Dim, Extent] = field(default_factory=dict)
 
     def add(self, items: Iterable[Item]) -> None:
         """Appends items."""
         for item in items:
             self.items.append(item)
             self.made.update(_targets(item))
+
+    def check(self, node: str, spec: TensorSpec) -> None:
+        """Has a run check the symbolic sizes of a value that a node computes."""
+        for dim in spec.shape or ():
+            if not dim.is_const:
+                self.extents.setdefault(dim, Extent(node=node, value=spec.name, dim=dim))
 
     def written(self) -> set[str]:
         """Names of everything that the items produce."""
@@ -174,6 +184,8 @@ class Builder:
         self.became[node.name] = "view" if is_view else "kernel"
         self.constants.update(lowered.constants)
         segment.add(lowered.items)
+        for name in filter(None, node.outputs):
+            segment.check(node.name, self._spec(name))
         self.num_kernels += sum(isinstance(item, Kernel) for item in lowered.items)
         return segment
 

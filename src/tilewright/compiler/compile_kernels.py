@@ -189,6 +189,7 @@ def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
                 outputs=_specs(outputs, buffers),
                 internal=_specs(sorted((written | private) - set(outputs)), buffers, draft.stored),
                 aliases={name: view.source.name for name, view in sorted(views.items())},
+                extents=tuple(draft.extents.values()),
             )
         )
     for name in draft.keep:

@@ -35,6 +35,7 @@ _CLASSES: dict[str, Any] = {
         program.TensorSpec,
         program.StageCall,
         program.KernelCall,
+        program.Extent,
         program.Segment,
         program.TensorArg,
         program.DimsArg,

@@ -25,6 +25,7 @@ from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.cpu.allocator import empty_at
 from tilewright.runtime.cpu.native import NativeCode
+from tilewright.runtime.extents import shape_of
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
     Bind,
@@ -136,7 +137,7 @@ class Executor:
             case Reshape():
                 self._reshape(step, run)
             case Refuse():
-                raise ShapeMismatch(step.message)
+                raise ShapeMismatch(step.message, node=step.node, remedy="feed other sizes")
             case Branch():
                 control.branch(self, step, run)
             case Repeat():
@@ -275,7 +276,7 @@ class Executor:
         run.values[spec.name] = value
 
     def _reshape(self, step: Reshape, run: Run) -> None:
-        shape = tuple(dim.evaluate(run.symbols) for dim in step.target.shape or ())
+        shape = shape_of(step.target, run.symbols)
         run.values[step.target.name] = np.asarray(self.value(run, step.source)).reshape(shape)
 
 

@@ -109,6 +109,15 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A size that must not be negative: of a value, which may have no buffer of its own."""
+
+    node: str
+    value: str
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Kernel calls without anything in between that needs the host.
 
@@ -117,6 +126,7 @@ class Segment:
         inputs, outputs: arrays that come from and go to the executor.
         internal: buffers in the arena, private kernel temporaries included.
         aliases: buffer name -> buffer whose memory it is under another shape.
+        extents: sizes of the values that the calls compute, fused ones included.
     """
 
     calls: tuple[KernelCall, ...]
@@ -124,6 +134,7 @@ class Segment:
     outputs: tuple[TensorSpec, ...]
     internal: tuple[TensorSpec, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    extents: tuple[Extent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

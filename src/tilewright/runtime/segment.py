@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.errors import OutOfMemory, ShapeMismatch
+from tilewright.core.errors import OutOfMemory
 from tilewright.core.shape import Dim
 from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
 from tilewright.runtime.cpu.allocator import allocate
-from tilewright.runtime.program import KernelCall, Segment, TensorSpec
+from tilewright.runtime.extents import check_extents, shape_of
+from tilewright.runtime.program import KernelCall, Segment
 
 HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
@@ -69,7 +70,8 @@ class SegmentPlan:
         self._constants = constants or {}
         self._sizes = sizes
         self._address = address
-        self.output_shapes = [self._shape(spec) for spec in segment.outputs]
+        check_extents(segment.extents, sizes)
+        self.output_shapes = [shape_of(spec, sizes) for spec in segment.outputs]
         self.inputs = [spec for spec in segment.inputs if spec.name not in self._constants]
         external = (spec.name for spec in (*self.inputs, *segment.outputs))
         self._external = {name: number for number, name in enumerate(external)}
@@ -94,24 +96,13 @@ class SegmentPlan:
         return [
             Lifetime(
                 spec.name,
-                math.prod(self._shape(spec)) * spec.dtype.storage_bytes,
+                math.prod(shape_of(spec, self._sizes)) * spec.dtype.storage_bytes,
                 first[spec.name],
                 last[spec.name],
             )
             for spec in self.segment.internal
             if spec.name in first
         ]
-
-    def _shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        shape = tuple(dim.evaluate(self._sizes) for dim in spec.shape or ())
-        for dim, size in zip(spec.shape or (), shape, strict=True):
-            if size < 0:
-                used = ", ".join(f"{name} = {self._sizes[name]}" for name in sorted(dim.symbols))
-                raise ShapeMismatch(
-                    f"{spec.name} would have the size {dim} = {size} with {used}",
-                    remedy="feed larger inputs",
-                )
-        return shape
 
     def _build_table(self) -> tuple[Words, list[int]]:
         """The argument table with arena-relative offsets; positions of addresses are patched."""
@@ -132,11 +123,7 @@ class SegmentPlan:
                     self._patches.append((len(words), self._external[root]))
                     words.append(0)
             words += [dim.evaluate(self._sizes) for dim in call.dims]
-        if not all(-(2**63) <= word < 2**63 for word in words):
-            raise OutOfMemory(
-                "a size of the run exceeds 64 bits", remedy="use smaller inputs or a smaller batch"
-            )
-        return np.array(words, dtype=np.int64), bases
+        return _words(words), bases
 
     def lease(self) -> Context:
         """A context for one run; give it back with ``release``."""
@@ -181,7 +168,7 @@ class SegmentPlan:
             rows.append([LOOP, end + 1, args, 0, 0, slot, steps, 0])
             rows += body
             rows.append([END, begin + 1, args, 0, 0, slot, steps, 0])
-        return np.array(rows, dtype=np.int64).reshape(-1, ROW_WORDS)
+        return _words([word for row in rows for word in row]).reshape(-1, ROW_WORDS)
 
     def _call_row(self, call: KernelCall, number: int, args: int) -> list[int]:
         stage = call.stages[number]
@@ -197,6 +184,15 @@ class SegmentPlan:
             table[slot] = addresses[number]
 
 
+def _words(values: list[int]) -> Words:
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError as error:
+        raise OutOfMemory(
+            "a size of the run exceeds 64 bits", remedy="use smaller inputs or a smaller batch"
+        ) from error
+
+
 def num_rows(call: KernelCall) -> int:
     """How many rows of the driver a call has, its loop's two included."""
     return len(call.stages) + (0 if call.steps is None else 2)
@@ -207,6 +203,7 @@ def segment_symbols(segment: Segment) -> tuple[str, ...]:
     dims: list[Dim] = []
     for spec in (*segment.inputs, *segment.outputs, *segment.internal):
         dims.extend(spec.shape or ())
+    dims.extend(extent.dim for extent in segment.extents)
     for call in segment.calls:
         dims.extend(call.dims)
         dims.extend(stage.iterations for stage in call.stages)
