@@ -8,6 +8,7 @@ import pytest
 from tilewright.core.dtypes import BOOL, FLOAT16, FLOAT32, INT4, INT32, INT64, STRING, UINT8
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
+from tilewright.kernel.expr import _intern as intern
 from tilewright.kernel.ir import (
     Axis,
     Buffer,
@@ -24,7 +25,6 @@ from tilewright.kernel.ir import (
     reduce_axes,
     select,
 )
-from tilewright.kernel.ir import _intern as intern
 from tilewright.kernel.verify import verify
 
 N = Dim.symbol("n")
