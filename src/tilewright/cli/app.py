@@ -4,6 +4,7 @@ To add a verb: a module with one function, a line in ``VERBS`` and one in ``EXAM
 Requires: verbs import what is heavy inside their function, so that ``--help`` is quick.
 """
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from typer.core import TyperGroup
 import tilewright
 from tilewright.cli import bench, console, demo, device, explain, profile, run, verify
 from tilewright.cli.compile import compile_model
-from tilewright.core.errors import UserError
+from tilewright.core.errors import OutOfMemory, UserError
 
 INTERRUPTED = 130
 
@@ -50,6 +51,13 @@ class _Verbs(TyperGroup):
                 return super().invoke(ctx)
             except UserError as error:
                 console.print_error(error)
+                raise typer.Exit(1) from None
+            except OSError as error:
+                console.print_error(_explained(error))
+                raise typer.Exit(1) from None
+            except MemoryError as error:
+                remedy = "use smaller sizes, or free some memory"
+                console.print_error(OutOfMemory(str(error) or "out of memory", remedy=remedy))
                 raise typer.Exit(1) from None
             except KeyboardInterrupt:
                 console.log("interrupted")
@@ -91,14 +99,21 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _explained(error: OSError) -> UserError:
+    """What the system refused, at a place that has no better words for it."""
+    file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
+    remedy = "check that the file may be used, and the space on the disk"
+    return UserError(error.strerror or str(error), file=file, remedy=remedy)
+
+
 def run_app() -> int:
     """Runs the command on ``sys.argv`` and returns the exit code."""
+    console.open_streams()
     try:
         build_app()()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except KeyboardInterrupt:  # before or after the verb
-        console.log("interrupted")
-        return INTERRUPTED
-    return code or console.finish()
+    except OSError as error:  # of the help, the version, or a message on usage
+        code = console.lost_stdout(error)
+    return console.finish() or code

@@ -17,6 +17,7 @@ from tilewright.cli.options import (
     parse_list,
     warn_of_threads,
 )
+from tilewright.core.whole_file import check_output
 
 
 def compile_model(
@@ -66,7 +67,7 @@ def compile_model(
     """Compile a model to an engine file and verify it."""
     dims = parse_dims(dim)
     warn_of_threads(threads)
-    console.check_output(output)
+    check_output(output, (model, npz, dump_graph))
 
     import tilewright as tw
     from tilewright.cli.progress import stages

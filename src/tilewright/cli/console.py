@@ -1,20 +1,22 @@
-"""Writes for the verbs: data to stdout, progress and errors to stderr, files whole or not at all.
+"""Writes for the verbs: data to stdout, progress and errors to stderr.
 
-Guarantees: with ``--json`` stdout is one JSON document; an interrupted verb leaves no partial file.
+Guarantees: with ``--json`` stdout is one JSON document; data that cannot be written end the command
+with a message, progress that cannot be written is left out.
+Not here: files (core.whole_file).
 """
 
 import dataclasses
 import errno
+import io
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.core.errors import CacheError, UserError
+from tilewright.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,34 +24,76 @@ if TYPE_CHECKING:
     from tilewright.runtime.program import TensorSpec
 
 
+def open_streams() -> None:
+    """Replaces standard streams that are closed, or that cannot hold every character.
+
+    What is written to a closed stdout is an error; a closed stderr drops it, a closed stdin is
+    empty.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # Reading only: a write to stdout then fails, as it does after `>&-` anywhere else.
+            handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            os.set_inheritable(number, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def write(text: str) -> None:
     """Writes a line of data to stdout; ends the command where that fails."""
     try:
         sys.stdout.write(text + "\n")
     except OSError as error:
-        raise SystemExit(_lost_stdout(error)) from None
+        raise SystemExit(lost_stdout(error)) from None
 
 
 def finish() -> int:
     """Sees that all data reached stdout; returns the exit code."""
+    _flush_stderr()
     try:
         sys.stdout.flush()
     except OSError as error:
-        return _lost_stdout(error)
+        return lost_stdout(error)
     return 0
 
 
-def _lost_stdout(error: OSError) -> int:
+def lost_stdout(error: OSError) -> int:
+    """Says why data could not be written, and returns the exit code."""
     if error.errno != errno.EPIPE:  # the reader of a pipe may have read enough
         log(f"error: stdout cannot be written: {error.strerror}")
-    with Path(os.devnull).open("w") as nowhere:  # else the interpreter tries again at its end
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    _discard(1)
     return 1
+
+
+def _discard(stream: int) -> None:
+    """Sends a stream nowhere, else the interpreter writes what is left again at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def _flush_stderr() -> None:
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard(2)
 
 
 def write_json(value: object) -> None:
     """Writes a value to stdout as JSON: records as objects, paths as text, arrays as lists."""
-    write(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    write(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Returns a value as JSON: records as objects, paths as text, arrays as lists."""
+    # A stdout of few characters would make of others what JSON does not have.
+    escaped = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
+    return json.dumps(_plain(value), indent=2, ensure_ascii=escaped, allow_nan=False)
 
 
 def show(renderable: "RenderableType") -> None:
@@ -64,7 +108,9 @@ def show(renderable: "RenderableType") -> None:
 
 def log(message: str) -> None:
     """Writes a line of progress to stderr."""
-    sys.stderr.write(message + "\n")
+    with suppress(OSError):  # nobody can be told
+        sys.stderr.write(message + "\n")
+    _flush_stderr()
 
 
 _wants_json: ContextVar[bool] = ContextVar("wants_json", default=False)
@@ -87,52 +133,10 @@ def wants_json() -> bool:
 
 def print_error(error: UserError) -> None:
     """Writes what is wrong, where, and the remedy to stderr; with ``--json`` to stdout too."""
+    log(f"error: {error}")
     if wants_json():
         facts = {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
         write_json({**facts, "file": error.file, "node": error.node})
-    sys.stderr.write(f"error: {error}\n")
-
-
-def check_output(path: Path) -> None:
-    """Checks before long work that a file can be written later.
-
-    Raises:
-        CacheError: the folder does not exist or cannot be written, or the path is a folder.
-    """
-    folder = path.parent
-    problem = None
-    if not folder.is_dir():
-        problem = "no such folder"
-    elif path.is_dir():
-        problem, folder = "is a folder", path
-    elif not os.access(folder, os.W_OK):
-        problem = "the folder cannot be written"
-    if problem is not None:
-        raise CacheError(
-            problem, file=str(folder), remedy="make it or mend it, or choose another with -o"
-        )
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Gives a path to write to, which becomes ``path`` only when the block ends well.
-
-    Raises:
-        CacheError: the folder does not exist or cannot be written, or the disk is full.
-    """
-    check_output(path)
-    unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # keeps the suffix
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    except OSError as error:
-        raise CacheError(
-            error.strerror or str(error),
-            file=str(path),
-            remedy="check the permissions and the free space, or choose another with -o",
-        ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _plain(value: object) -> object:

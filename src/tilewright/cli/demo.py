@@ -82,7 +82,10 @@ def _example() -> Path:
 def _expected_lines(picture: Path, expect: Path | None) -> list[str] | None:
     file = expect or picture.with_suffix(".txt")
     if file.is_file():
-        return file.read_text(encoding="utf-8").splitlines()
+        try:
+            return file.read_text(encoding="utf-8").splitlines()
+        except ValueError:
+            raise UserError("is no UTF-8 text", file=str(file), remedy="save it as UTF-8") from None
     if expect is not None:
         raise UserError("no such file", file=str(expect), remedy="check --expect")
     return None

@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import Json, parse_counts
+from tilewright.core.errors import CacheError
 
 if TYPE_CHECKING:
     from tilewright.hw.cuda_driver import Gpu
@@ -210,8 +211,7 @@ def _machine(probe: bool, counts: tuple[int, ...], seconds: float, *, as_json: b
     from tilewright.hw.roofs import load_all_measured
 
     gpus, no_gpu = find_gpus()
-    if probe:
-        _probe(counts, seconds, gpus)
+    lost = _probe(counts, seconds, gpus) if probe else []
     machine, target = describe_machine(), host_target()
     isa, roofs = find_cpu(target.name), load_all_measured()
     gpu_roofs = {gpu.name: load_all_measured(gpu.name) for gpu in gpus}
@@ -227,25 +227,38 @@ def _machine(probe: bool, counts: tuple[int, ...], seconds: float, *, as_json: b
                 "no_gpu": no_gpu,
             }
         )
-        return
-    text.show_machine(machine, target.name, isa, roofs)
-    text.show_gpus(gpus, gpu_roofs, no_gpu)
+    else:
+        text.show_machine(machine, target.name, isa, roofs)
+        text.show_gpus(gpus, gpu_roofs, no_gpu)
+    for error in lost:
+        console.log(f"error: {error}")
+    if lost:
+        raise typer.Exit(1)
 
 
-def _probe(counts: tuple[int, ...], seconds: float, gpus: "Sequence[Gpu]") -> None:
+def _probe(counts: tuple[int, ...], seconds: float, gpus: "Sequence[Gpu]") -> list[CacheError]:
+    """Measures everything; returns why results could not be kept."""
     from tilewright.codegen.cpu.probe import ProbeOptions, probe_cpu
     from tilewright.hw.cuda_driver import CudaDriver, open_driver
     from tilewright.hw.gpu_probe import probe_gpu
     from tilewright.hw.roofs import store_measured
 
+    def keep(measured: "tuple[Roofs, ...]", gpu: str | None = None) -> None:
+        try:
+            console.log(f"kept in {store_measured(measured, gpu)}")
+        except CacheError as error:
+            lost.append(error)  # what was measured is shown all the same
+
+    lost: list[CacheError] = []
     measured: tuple[Roofs, ...] = probe_cpu(
         ProbeOptions(threads=counts, seconds=seconds), console.log
     )
-    console.log(f"kept in {store_measured(measured)}")
+    keep(measured)
     for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
         console.log(doubt)
     driver = open_driver()
     if isinstance(driver, CudaDriver):
         for gpu in gpus:
             console.log(f"measuring {gpu.name}")
-            console.log(f"kept in {store_measured((probe_gpu(driver, gpu),), gpu.name)}")
+            keep((probe_gpu(driver, gpu),), gpu.name)
+    return lost

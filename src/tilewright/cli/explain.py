@@ -17,7 +17,8 @@ from tilewright.cli.options import (
     parse_files,
     parse_sizes,
 )
-from tilewright.cli.run import gather_feeds
+from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.core.whole_file import check_output
 
 if TYPE_CHECKING:
     from tilewright import Engine
@@ -55,7 +56,7 @@ def explain_model(
     """
     files, sizes = parse_files(inputs), parse_sizes(dim)
     if html is not None:
-        console.check_output(html)
+        check_output(html, (model, diff, npz, *files.values()))
     is_engine = model.suffix == ".tw" or build
     if diff is not None and not is_engine:
         raise typer.BadParameter("--diff compares two engine files")
@@ -66,24 +67,27 @@ def explain_model(
         if not as_json:
             console.log(f"estimated; for times: tilewright explain {model} --build")
         return
-    engine = _open(model, threads)
-    if board is None and not no_probe and engine.runs_here:
-        from tilewright.compiler.roofs import ensure_roofs
-
-        ensure_roofs(engine.threads, console.log)
+    engines = [_open(path, threads) for path in (model, diff) if path is not None]
     feeds: dict[str, Any] = {}
     if files or npz is not None:
-        feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes)
-    explanation = engine.explain(feeds, sizes=sizes, runs=runs, board=board)
+        feeds = gather_feeds(engines[0], files, npz, random=True, sizes=sizes)
+    if diff is not None:
+        _check_alike(*engines, has_inputs=bool(feeds or sizes))
+
+    def explained(runs: int) -> "list[Explanation]":
+        return [engine.explain(feeds, sizes=sizes, runs=runs, board=board) for engine in engines]
+
+    if board is None and not no_probe and engines[0].runs_here:
+        from tilewright.compiler.roofs import ensure_roofs
+
+        ensure_roofs(engines[0].threads, console.log, rehearse=lambda: explained(1))
+    explanations = explained(runs)
     if diff is None:
-        _print(explanation, html, as_json=as_json)
+        _print(explanations[0], html, as_json=as_json)
         return
-    second = _open(diff, threads)
-    _check_alike(engine, second, has_inputs=bool(feeds or sizes))
-    other = second.explain(feeds, sizes=sizes, runs=runs, board=board)
     from tilewright.runtime.explain.difference import difference
 
-    found = difference(explanation, other, (str(model), str(diff)))
+    found = difference(explanations[0], explanations[1], (str(model), str(diff)))
     if as_json:
         console.write_json(found.json())
     else:
@@ -108,9 +112,13 @@ def _estimated(
     feeds = load_npz(npz) if npz is not None else {}
     feeds.update((name, load_npy(file)) for name, file in files.items())
     shapes = {name: array.shape for name, array in feeds.items()}
+
+    def estimated() -> "Explanation":
+        return estimate(model, sizes=sizes, board=board, threads=threads, shapes=shapes)
+
     if board is None and probe:
-        ensure_roofs(threads or available_threads(), console.log)
-    return estimate(model, sizes=sizes, board=board, threads=threads, shapes=shapes)
+        ensure_roofs(threads or available_threads(), console.log, rehearse=estimated)
+    return estimated()
 
 
 def _check_alike(first: "Engine", second: "Engine", *, has_inputs: bool) -> None:
@@ -135,16 +143,12 @@ def _open(path: Path, threads: int | None) -> "Engine":
 
     if path.suffix == ".tw":
         return tw.load(path, threads=threads, inspect=True)
-    from tilewright.cli.progress import stages
-
-    with stages(path.name) as progress:
-        return tw.compile(path, threads=threads or available_threads(), progress=progress)
+    return open_engine(path, threads or available_threads())
 
 
 def _print(explanation: "Explanation", html: Path | None, *, as_json: bool) -> None:
     if html is not None:
-        with console.whole_file(html) as unfinished:
-            explanation.html(unfinished)
+        explanation.html(html)
         console.log(f"wrote {html}")
     if as_json:
         console.write_json(explanation.json())

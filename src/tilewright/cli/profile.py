@@ -8,6 +8,7 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.options import Dims, Inputs, Json, Npz, Threads, parse_files, parse_sizes
 from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.core.whole_file import check_output
 
 
 def profile_model(
@@ -28,14 +29,13 @@ def profile_model(
     """Time every kernel of an engine inside whole runs; inputs that are not given are random."""
     files, sizes = parse_files(inputs), parse_sizes(dim)
     if trace is not None:
-        console.check_output(trace)
+        check_output(trace, (model, npz, *files.values()))
 
     engine = open_engine(model, threads)
     feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
     profile = engine.profile(feeds, runs=runs)
     if trace is not None:
-        with console.whole_file(trace) as unfinished:
-            profile.trace(unfinished)
+        profile.trace(trace)
         console.log(f"wrote {trace}")
     if as_json:
         console.write_json(profile.json())

@@ -19,6 +19,7 @@ from tilewright.cli.options import (
     warn_of_threads,
 )
 from tilewright.core.errors import BadOption
+from tilewright.core.whole_file import check_output, whole_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,7 +48,7 @@ def run_model(
     files, sizes = parse_files(inputs), parse_sizes(dim)
     warn_of_threads(threads)
     if output is not None:
-        console.check_output(output)
+        check_output(output, (model, npz, *files.values()))
 
     engine = open_engine(model, threads, quiet=quiet)
     feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
@@ -73,7 +74,7 @@ def _write(output: Path, outputs: Mapping[str, Any]) -> None:
     from tilewright.compiler.feeds import to_files
 
     arrays, notes = to_files(outputs)
-    with console.whole_file(output) as unfinished, unfinished.open("wb") as file:
+    with whole_file(output) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     for note in notes:
         console.log(note)
@@ -89,7 +90,10 @@ def open_engine(
     if model.suffix == ".tw":
         return tw.load(model, threads=threads)
     with stages(model.name, quiet=quiet) as progress:
-        return tw.compile(model, threads=threads, verify=verify, progress=progress)
+        engine = tw.compile(model, threads=threads, verify=verify, progress=progress)
+    for note in engine.summary["notes"]:
+        console.log(f"note: {note}")
+    return engine
 
 
 def gather_feeds(

@@ -19,6 +19,7 @@ from tilewright.cli.options import (
     warn_of_threads,
 )
 from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.core.whole_file import check_folder, refuse_inputs
 
 if TYPE_CHECKING:
     from tilewright.compiler.reproducer import Reproducer
@@ -51,7 +52,12 @@ def verify_model(
     warn_of_threads(threads)
 
     from tilewright.compiler.check import reproduce, verify
+    from tilewright.compiler.reproducer import INPUTS_FILE, MODEL_FILE
 
+    if reproducer is not None:
+        check_folder(reproducer)
+        for name in (MODEL_FILE, INPUTS_FILE):
+            refuse_inputs(reproducer / name, (model, engine_file, npz, *files.values()))
     engine = open_engine(engine_file or model, threads, verify=False, quiet=quiet)
     feeds = None  # likely sizes are tried
     if files or npz is not None or sizes:

@@ -8,17 +8,20 @@ Not here: the stages (compiler.pipeline), comparing values (compiler.verify).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tilewright.compiler.object_cache import ObjectCache, default_folder
+from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import Range, Require, make_options
 from tilewright.compiler.pipeline import Build, compile_parts
 from tilewright.compiler.verify import check_tolerance, verify_engine
-from tilewright.core.errors import CacheError, ContractBreach
+from tilewright.core.cache_folder import cache_folder, is_chosen
+from tilewright.core.errors import ContractBreach
+from tilewright.core.whole_file import check_folder, check_output, whole_files
 from tilewright.graph.facade import Model
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine import Engine
@@ -69,7 +72,8 @@ def compile(
         verify_feeds: inputs for the comparison; by default random ones.
         dump_graph: write the graph after the passes as ONNX.
         dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
-        cache: folder of compiled kernels; ``None`` keeps nothing.
+        cache: folder of compiled kernels; ``None`` keeps nothing. One that can only be read is
+            read, and ``summary["notes"]`` says so.
         progress: called with (stage, done, total).
 
     Raises:
@@ -85,12 +89,8 @@ def compile(
         require=require,
         disable=disable,
     )
-    folder = default_folder() / "objects" if cache == _USER_CACHE else cache
-    build = Build(
-        options=options,
-        cache=ObjectCache(None if folder is None else Path(folder)),
-        progress=progress,
-    )
+    _check_dumps(model, dump_graph, dump_kernels)
+    build = Build(options=options, cache=_object_cache(cache), progress=progress)
     with build.stage("import"):
         imported = Model.load(
             model,
@@ -112,8 +112,26 @@ def compile(
     build.log.add("verify", Path(imported.name).name, summary["verification"])
     parts.decisions = tuple(build.log.entries)
     parts.times["seconds"] = {name: round(value, 4) for name, value in build.times_s.items()}
+    parts.times["notes"] = list(build.cache.notes)
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine
+
+
+def _object_cache(chosen: str | Path | None) -> ObjectCache:
+    """The cache that was asked for; the user's own may be of no use without being an error."""
+    if chosen is None:
+        return ObjectCache(None)
+    if chosen == _USER_CACHE:
+        return ObjectCache(cache_folder() / "objects", required=is_chosen())
+    return ObjectCache(Path(chosen))
+
+
+def _check_dumps(model: Any, graph: str | Path | None, kernels: str | Path | None) -> None:
+    """Sees before the work that dumps can be written, and do not replace the model."""
+    if graph is not None:
+        check_output(graph, [model] if isinstance(model, str | os.PathLike) else [])
+    if kernels is not None:
+        check_folder(kernels)
 
 
 def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:
@@ -155,12 +173,7 @@ def _require_no_error_limit(build: Build, reason: str) -> None:
 
 
 def _dump(folder: Path, build: Build, parts: EngineParts) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with whole_files(folder) as unfinished:
         for key, text in build.kernels.items():
-            (folder / f"{key}.txt").write_text(text + "\n")
-            (folder / f"{key}.ll").write_text(parts.sources[key])
-    except OSError as error:
-        raise CacheError(
-            f"cannot write {folder}: {error.strerror}", remedy="choose a folder that can be written"
-        ) from error
+            (unfinished / f"{key}.txt").write_text(text + "\n")
+            (unfinished / f"{key}.ll").write_text(parts.sources[key])

@@ -2,8 +2,9 @@
 
 Input -> Output: LLVM IR texts by key -> object code; what is missing is compiled, several modules
 at a time.
-Guarantees: an entry is written whole or not at all, and checked by its own hash when it is read;
-a damaged entry is compiled again; two processes may share a folder.
+Guarantees: an entry is written whole or not at all; when it is read, a hash shows that it is whole
+and belongs to its key, else it is compiled again; two processes may share a folder, and a folder
+that can only be read is read.
 Why processes: LLVM's Python binding holds one lock for all compilations of a process.
 """
 
@@ -25,7 +26,9 @@ from pathlib import Path
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.compile_worker import CANNOT_WRITE
+from tilewright.core.cache_folder import VARIABLE
 from tilewright.core.errors import CacheError, InternalError, OutOfMemory
+from tilewright.core.whole_file import whole_files
 
 Progress = Callable[[str, int, int], None]
 _MIN_MODULES_FOR_WORKERS = 12
@@ -37,36 +40,34 @@ _KEPT = frozenset(
 _TEMP_REMEDY = "free some space, or set TMPDIR to another folder"
 
 
-def default_folder() -> Path:
-    """``$TILEWRIGHT_CACHE``, or the user's cache folder."""
-    chosen = os.environ.get("TILEWRIGHT_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tilewright"
-
-
 class ObjectCache:
     """A folder of object code; ``folder=None`` keeps nothing.
 
+    Args:
+        folder: made if need be. One that can only be read is used as far as it goes.
+        jobs: processes that compile at once; by default one a processor.
+        required: whether a folder that is of no use at all is an error, or only a note.
+
+    Attributes:
+        notes: what was not kept, and why.
+
     Raises:
-        CacheError: the folder cannot be written.
+        CacheError: the folder is required, does not exist and cannot be made.
     """
 
-    def __init__(self, folder: Path | None, jobs: int | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, jobs: int | None = None, *, required: bool = True
+    ) -> None:
         self.folder = folder
         self.jobs = jobs or len(os.sched_getaffinity(0))
-        if folder is not None:
+        self.required = required
+        self.notes: list[str] = []
+        if folder is not None and not folder.is_dir():
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                probe, name = tempfile.mkstemp(dir=folder, prefix=".probe")
-                os.close(probe)
-                os.unlink(name)
             except OSError as error:
-                raise CacheError(
-                    f"cannot write the cache {folder}: {error.strerror}",
-                    remedy="set TILEWRIGHT_CACHE to a writable folder (or pass cache=None)",
-                ) from error
+                self._complain(error.strerror or str(error), useful=False)
+                self.folder = None
 
     def compile_all(
         self, texts: Mapping[str, str], target: CpuTarget, progress: Progress | None
@@ -74,6 +75,9 @@ class ObjectCache:
         """Object code for every text."""
         found = {key: code for key in texts if (code := self._read(key)) is not None}
         missing = [key for key in texts if key not in found]
+        if missing and self.folder is not None and not os.access(self.folder, os.W_OK | os.X_OK):
+            self._complain("the folder cannot be written", useful=bool(found))
+            self.folder = None
 
         def report(done: int) -> None:
             if progress is not None:
@@ -87,46 +91,44 @@ class ObjectCache:
             for key in missing:
                 made[key] = compile_module(texts[key], target)
                 report(len(made))
-        for key, code in made.items():
-            self._write(key, code)
+        self._write(made, useful=bool(found))
         found.update(made)
         return {key: found[key] for key in texts}
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _path(self, key: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{key}.o"
-
     def _read(self, key: str) -> bytes | None:
-        path = self._path(key)
-        if path is None:
+        if self.folder is None:
             return None
+        path = self.folder / f"{key}.o"
         try:
-            data = path.read_bytes()
+            data = path.read_bytes() if path.is_file() else b""
         except OSError:
             return None
         code = data[_HASH_BYTES:]
-        return code if hashlib.sha256(code).digest() == data[:_HASH_BYTES] else None
+        return code if _digest(key, code) == data[:_HASH_BYTES] else None
 
-    def _write(self, key: str, code: bytes) -> None:
-        path = self._path(key)
-        if path is None:
+    def _write(self, made: Mapping[str, bytes], *, useful: bool) -> None:
+        """Keeps what was compiled; ``useful`` says that the folder had something to give."""
+        if self.folder is None or not made:
             return
-        scratch: Path | None = None
+        blocked = [key for key in made if (self.folder / f"{key}.o").is_dir()]
+        if blocked:
+            self.notes.append(f"not kept in the cache {self.folder}: {blocked[0]}.o is a folder")
         try:
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".object")
-            scratch = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(code).digest() + code)
-            scratch.replace(path)
-        except OSError as error:
+            with whole_files(self.folder) as scratch:
+                for key in made.keys() - blocked:
+                    (scratch / f"{key}.o").write_bytes(_digest(key, made[key]) + made[key])
+        except CacheError as error:
+            self._complain(error.message, useful=useful)
+
+    def _complain(self, reason: str, *, useful: bool) -> None:
+        if self.required and not useful:
             raise CacheError(
-                f"cannot write the cache {path.parent}: {error.strerror}",
-                remedy="free some space, or set TILEWRIGHT_CACHE to another folder",
-            ) from error
-        finally:
-            if scratch is not None:
-                scratch.unlink(missing_ok=True)
+                f"cannot write the cache {self.folder}: {reason}",
+                remedy=f"set {VARIABLE} to a writable folder with space (or pass cache=None)",
+            )
+        self.notes.append(f"kernels are not kept in the cache {self.folder}: {reason}")
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -152,6 +154,11 @@ class ObjectCache:
             raise CacheError(
                 f"cannot write to {tempfile.gettempdir()}: {error.strerror}", remedy=_TEMP_REMEDY
             ) from error
+
+
+def _digest(key: str, code: bytes) -> bytes:
+    """Ties an entry to its name: a whole file under the name of another one is of no use."""
+    return hashlib.sha256(key.encode() + b"\0" + code).digest()
 
 
 def _run_workers(

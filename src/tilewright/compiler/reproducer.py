@@ -20,9 +20,10 @@ import numpy as np
 
 from tilewright.compiler.bisect import Fault, Region, part_of
 from tilewright.core.dtypes import STRING, from_numpy
-from tilewright.core.errors import CacheError, UserError
+from tilewright.core.errors import UserError
 from tilewright.core.plural import plural
 from tilewright.core.shape import Dim
+from tilewright.core.whole_file import whole_files
 from tilewright.graph.facade import Model
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.reference import evaluate_graph, names_read
@@ -30,6 +31,7 @@ from tilewright.graph.shapes import infer
 from tilewright.graph.view import NodeView
 
 MAX_NODES = 5
+MODEL_FILE, INPUTS_FILE = "model.onnx", "inputs.npz"
 Fails = Callable[[Path, Mapping[str, Any]], bool]
 
 
@@ -89,19 +91,16 @@ def _write(
     *,
     reproduces: bool,
 ) -> Reproducer:
-    file, inputs = folder / "model.onnx", folder / "inputs.npz"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        model.extract(region.inputs, [region.value], file, infos)
+    with whole_files(folder) as unfinished:
+        model.extract(region.inputs, [region.value], unfinished / MODEL_FILE, infos)
         arrays = {name: np.asarray(values[name]) for name in region.inputs}
-        np.savez(inputs, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise CacheError(
-            f"cannot be written: {error.strerror}",
-            file=str(folder),
-            remedy="choose a folder that can be written",
-        ) from error
-    return Reproducer(model=file, inputs=inputs, nodes=region.labels, reproduces=reproduces)
+        np.savez(unfinished / INPUTS_FILE, **arrays)  # type: ignore[arg-type]
+    return Reproducer(
+        model=folder / MODEL_FILE,
+        inputs=folder / INPUTS_FILE,
+        nodes=region.labels,
+        reproduces=reproduces,
+    )
 
 
 def _parts(region: Region, values: Mapping[str, Any]) -> Iterator[Region]:

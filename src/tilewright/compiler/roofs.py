@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.codegen.cpu.probe import ProbeOptions, probe_cpu
+from tilewright.core.errors import CacheError
 from tilewright.core.plural import plural
 from tilewright.hw.machine import describe_machine
 from tilewright.hw.roofs import load_all_measured, store_measured
@@ -18,29 +19,38 @@ _SECONDS = 4.0
 _ROUNDS = 2
 
 
-def ensure_roofs(threads: int, progress: Callable[[str], None] | None = None) -> bool:
+def ensure_roofs(
+    threads: int,
+    progress: Callable[[str], None] | None = None,
+    *,
+    rehearse: Callable[[], object] = lambda: None,
+) -> bool:
     """Measures the roofs for a number of threads if they were never measured.
 
     Args:
         threads: of a run; no more than the machine has are measured.
-        progress: is told what goes on.
+        progress: is told what goes on, and where the result cannot be kept for the next time.
+        rehearse: called before something is measured: raises where what follows would fail.
 
     Returns:
         Whether something was measured now.
 
     Raises:
-        CacheError: the result cannot be kept.
+        CacheError: what was measured before is damaged.
     """
+    say = progress or (lambda _: None)
     count = min(threads, len(describe_machine().processors))
     before = load_all_measured()
     if any(roofs.threads == count for roofs in before):
         return False
-    if progress is not None:
-        progress(f"measuring this machine's roofs with {plural(count, 'thread')}, once")
+    rehearse()
+    say(f"measuring this machine's roofs with {plural(count, 'thread')}, once")
     options = ProbeOptions(threads=(count,), seconds=_SECONDS, rounds=_ROUNDS)
     measured = probe_cpu(options)
-    store_measured((*before, *measured))
-    if progress is not None:
-        for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
-            progress(doubt)
+    try:
+        store_measured((*before, *measured))
+    except CacheError as error:
+        say(f"note: {error}")
+    for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
+        say(doubt)
     return True

@@ -13,6 +13,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from tilewright import UserError
+from tilewright.core.whole_file import check_folder
 from tilewright.demo.networks import CLASSIFIER, DETECTOR, NETWORKS, RECOGNISER, locate
 from tilewright.demo.reader import Line, Page, Reader, alphabet_of
 from tilewright.demo.runners import PRECISION, PREPARE, Prepared, forget_engines, version_of
@@ -94,6 +95,7 @@ def compare(
     image = open_picture(picture)
     if unknown := [name for name in runtimes if name not in PREPARE]:
         raise UserError(f"no such runtime: {', '.join(unknown)}", remedy=f"one of {list(PREPARE)}")
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     models = [locate(network) for network in NETWORKS]
     if rebuild:
@@ -143,7 +145,7 @@ def open_picture(path: Path) -> Image.Image:
     """Opens an image file.
 
     Raises:
-        UserError: there is no such file, or it is no image.
+        UserError: there is no such file, or it is no image that can be read.
     """
     try:
         with Image.open(path) as image:
@@ -153,6 +155,11 @@ def open_picture(path: Path) -> Image.Image:
     except UnidentifiedImageError:
         remedy = "give a PNG, JPEG or other image that Pillow reads"
         raise UserError("not an image", file=str(path), remedy=remedy) from None
+    except IsADirectoryError:
+        raise UserError("is a folder", file=str(path), remedy="name a picture in it") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        remedy = "check its permissions; if it is damaged or very large, save it again"
+        raise UserError(f"cannot be read: {error}", file=str(path), remedy=remedy) from error
 
 
 def _take_turns(

@@ -15,7 +15,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from tilewright.core.errors import BadOption, CacheError, InternalError
+from tilewright.core.errors import BadOption, InternalError
+from tilewright.core.whole_file import check_output, whole_file, whole_files
 from tilewright.graph.check_proto import NEWEST_OPSET
 from tilewright.graph.clone import clone_node
 from tilewright.graph.element_types import element_type_of
@@ -50,17 +51,13 @@ def save_model(model: ir.Model, path: str | Path, *, infos: Infos | None = None)
         for value in dressed.graph.initializers.values()
         if value.const_value is not None
     )
-    try:
-        if size > _INLINE_LIMIT_BYTES:
-            ir.save(dressed, path, external_data=f"{path.name}.data")
-        else:
-            path.write_bytes(ir.serde.serialize_model(dressed).SerializeToString())
-    except OSError as error:
-        raise CacheError(
-            f"the model cannot be written: {error.strerror}",
-            file=str(path),
-            remedy="choose a folder that exists and can be written to",
-        ) from error
+    if size <= _INLINE_LIMIT_BYTES:
+        with whole_file(path) as unfinished:
+            unfinished.write_bytes(ir.serde.serialize_model(dressed).SerializeToString())
+        return
+    check_output(path)
+    with whole_files(path.parent) as folder:
+        ir.save(dressed, folder / path.name, external_data=f"{path.name}.data")
 
 
 def extract(

@@ -12,15 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright.core.cache_folder import cache_folder
 from tilewright.core.errors import CacheError
+from tilewright.core.whole_file import whole_files
 from tilewright.hw.lookup import find_arch
 from tilewright.hw.machine import machine_identity
 from tilewright.hw.records import Board
@@ -116,35 +116,28 @@ def roofs_of_board(board: Board) -> Roofs:
 # --- measured roofs -------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Where measured roofs are kept: below ``$TILEWRIGHT_CACHE`` or the user's cache folder."""
-    chosen = os.environ.get("TILEWRIGHT_CACHE")
-    if chosen:
-        return Path(chosen) / "roofs"
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tilewright" / "roofs"
+_unsaved: dict[Path, tuple[Roofs, ...]] = {}  # of this process, where nothing can be written
 
 
 def store_measured(roofs: Sequence[Roofs], gpu: str | None = None) -> Path:
     """Writes measured roofs of this machine's CPU, or of a GPU, and returns the file.
 
     Raises:
-        CacheError: the folder cannot be written.
+        CacheError: the folder cannot be written; this process knows the roofs all the same.
     """
     path = _path(gpu)
     text = json.dumps({"format": _FORMAT, "roofs": [asdict(one) for one in roofs]}, indent=2)
+    _unsaved[path] = tuple(roofs)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".roofs")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(unfinished, path)
-    except OSError as error:
+        with whole_files(path.parent) as folder:
+            (folder / path.name).write_text(text + "\n", encoding="utf-8")
+    except CacheError as error:
         raise CacheError(
-            f"cannot write measured roofs: {error.strerror}",
-            file=str(path),
+            f"measured roofs cannot be kept: {error.message}",
+            file=error.file,
             remedy="set TILEWRIGHT_CACHE to a writable folder",
         ) from error
+    del _unsaved[path]
     return path
 
 
@@ -155,10 +148,12 @@ def load_all_measured(gpu: str | None = None) -> tuple[Roofs, ...]:
         CacheError: the file is damaged.
     """
     path = _path(gpu)
+    if path in _unsaved:
+        return _unsaved[path]
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return ()  # a folder that cannot be used holds nothing
     except (OSError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from error
     try:
@@ -191,9 +186,10 @@ def load_measured(threads: int | None = None, *, gpu: str | None = None) -> Roof
 
 def _path(gpu: str | None) -> Path:
     if gpu is not None:
-        return cache_folder() / f"gpu-{re.sub(r'[^A-Za-z0-9]+', '-', gpu).strip('-')}.json"
+        name = re.sub(r"[^A-Za-z0-9]+", "-", gpu).strip("-")
+        return cache_folder() / "roofs" / f"gpu-{name}.json"
     digest = hashlib.sha256(machine_identity().encode()).hexdigest()
-    return cache_folder() / f"cpu-{digest[:16]}.json"
+    return cache_folder() / "roofs" / f"cpu-{digest[:16]}.json"
 
 
 def _damaged(path: Path, reason: str) -> CacheError:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.core.errors import CacheError
 from tilewright.core.plural import plural
+from tilewright.core.whole_file import whole_file
 from tilewright.report.units import us_text
 
 SCHEMA = "tilewright.profile/1"
@@ -244,14 +244,10 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a file.
+    """Writes a file whole or not at all.
 
     Raises:
         CacheError: it cannot be written.
     """
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CacheError(
-            f"cannot write {path}: {error.strerror}", remedy="choose a folder that can be written"
-        ) from error
+    with whole_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

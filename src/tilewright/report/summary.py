@@ -28,6 +28,7 @@ class BuildSummary:
         verification: the same in words.
         interpreted: (node, operator, reason) of nodes without a kernel.
         seconds: of each stage, and ``total_seconds``.
+        notes: on what the build could not do besides, such as to fill the cache.
     """
 
     file: Path
@@ -50,6 +51,7 @@ class BuildSummary:
     num_decisions: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     total_seconds: float = 0.0
+    notes: Sequence[str] = ()
 
     @staticmethod
     def of(
@@ -82,6 +84,7 @@ class BuildSummary:
             num_decisions=num_decisions,
             seconds=summary.get("seconds", {}),
             total_seconds=summary.get("total_seconds", 0.0),
+            notes=summary.get("notes", ()),
         )
 
     def lines(self) -> list[tuple[str, str]]:
@@ -99,6 +102,7 @@ class BuildSummary:
             ("arena", self._arena()),
             ("error", self.verification),
             *self._interpreted(),
+            *[("note", text) for text in self.notes],
             ("seconds", self._seconds()),
         ]
 

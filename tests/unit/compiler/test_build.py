@@ -103,7 +103,7 @@ def test_dumps_hold_the_graph_and_every_kernel(tmp_path: Path) -> None:
     assert {file.stem for file in (tmp_path / "kernels").glob("*.ll")} == names
     assert {file.stem for file in (tmp_path / "kernels").glob("*.txt")} == names
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(CacheError, match="cannot write"):
+    with pytest.raises(CacheError, match="is no folder"):
         compiled(network(), dump_kernels=tmp_path / "file")
 
 

@@ -15,7 +15,8 @@ from tilewright.codegen.cpu.emit import Module
 from tilewright.codegen.cpu.objects import module_key
 from tilewright.codegen.cpu.target import host_target
 from tilewright.compiler import object_cache
-from tilewright.compiler.object_cache import ObjectCache, default_folder
+from tilewright.compiler.object_cache import ObjectCache
+from tilewright.core.cache_folder import cache_folder
 from tilewright.core.errors import CacheError, InternalError, OutOfMemory
 
 TARGET = host_target()
@@ -63,7 +64,7 @@ def test_a_damaged_entry_is_compiled_again(
 
 def test_no_folder_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    assert default_folder() == tmp_path / "cache"
+    assert cache_folder() == tmp_path / "cache"
     assert ObjectCache(None).compile_all(_texts(1), TARGET, None)
     assert list(tmp_path.iterdir()) == []
 

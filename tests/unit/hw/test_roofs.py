@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.core.cache_folder import cache_folder
 from tilewright.core.errors import CacheError
 from tilewright.hw.lookup import find_board
 from tilewright.hw.roofs import (
     Level,
     Roofs,
-    cache_folder,
     load_all_measured,
     load_measured,
     roofs_of_board,
@@ -115,16 +115,17 @@ def test_a_folder_that_cannot_be_written_is_explained(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(CacheError, match="cannot write measured roofs"):
+    with pytest.raises(CacheError, match="measured roofs cannot be kept"):
         store_measured((MEASURED,))
+    assert load_all_measured() == (MEASURED,)  # this process knows them all the same
 
 
 def test_the_users_cache_folder_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TILEWRIGHT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/tilewright/roofs")
+    assert cache_folder() == Path("/somewhere/tilewright")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache/tilewright/roofs"
+    assert cache_folder() == Path.home() / ".cache/tilewright"
 
 
 def test_a_board_takes_the_faster_kind_of_core() -> None:

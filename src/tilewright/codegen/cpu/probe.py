@@ -129,7 +129,7 @@ def _check(options: ProbeOptions, counts: Sequence[int], available: int) -> None
             remedy=f"this process may use 1 to {available} processors",
         )
     numbers = (options.seconds, options.batch_s, options.rounds)
-    if min(numbers) <= 0 or options.seconds > 3600:
+    if not (all(number > 0 for number in numbers) and options.seconds <= 3600):
         raise BadOption(
             f"seconds={options.seconds}, batch_s={options.batch_s}, rounds={options.rounds}",
             remedy="give positive numbers, and at most 3600 seconds",

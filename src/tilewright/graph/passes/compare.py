@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from tilewright.core.dtypes import BOOL, STRING
 from tilewright.core.errors import UserError, VerificationFailed
+from tilewright.core.whole_file import whole_files
 from tilewright.graph.build_view import view
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.passes.base import Array, Refused
@@ -100,13 +101,13 @@ class Comparison:
         """Writes the part before and after the pass, and the values that enter it."""
         if self.folder is None:
             return ""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name, model in (("before", before), ("after", after)):
-            infos = _infos(model)
-            part = extract(model, starts, [value], infos=infos)
-            save_model(part, self.folder / f"{stage}_{name}.onnx", infos=infos)
         arrays = {name: values[name] for name in starts if isinstance(values[name], np.ndarray)}
-        np.savez(self.folder / f"{stage}_feeds.npz", **arrays)
+        with whole_files(self.folder) as folder:
+            for name, model in (("before", before), ("after", after)):
+                infos = _infos(model)
+                part = extract(model, starts, [value], infos=infos)
+                save_model(part, folder / f"{stage}_{name}.onnx", infos=infos)
+            np.savez(folder / f"{stage}_feeds.npz", **arrays)
         return f"; written to {self.folder}"
 
 

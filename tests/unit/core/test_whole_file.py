@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cli.console import whole_file
 from tilewright.core.errors import CacheError
+from tilewright.core.whole_file import whole_file
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
