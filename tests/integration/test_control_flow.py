@@ -21,7 +21,7 @@ from tilewright.core.errors import ContractBreach, ShapeMismatch, UnsupportedOp
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model, reference
 from tilewright.runtime.engine import Engine
-from tilewright.runtime.program import Branch, Program, Refuse
+from tilewright.runtime.program import Branch, Program, Refuse, Segment
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -120,8 +120,10 @@ def test_a_branch_that_cannot_run_is_nothing_but_its_error() -> None:
         u=_noise(6, 3),
     )
     engine = tw.compile(model, verify=False, threads=1, cache=None, require=["compiled"])
-    (branch,) = _branches(engine.program)
-    assert [type(step) for step in branch.then.steps] == [Refuse]
+    (segment,) = engine.program.steps
+    assert isinstance(segment, Segment)
+    (check,) = (check for check in segment.checks if isinstance(check.test, Refuse))
+    assert [guard.value for guard in check.guards] == [True]
     x = _noise(2, 6)
     np.testing.assert_allclose(
         engine.run(x=x, wide=np.array(False))["y"],

@@ -33,6 +33,7 @@ from tilewright.kernel.text import print_kernel
 from tilewright.lower.context import View
 from tilewright.runtime.program import (
     Blocked,
+    Check,
     KernelCall,
     Program,
     Reshape,
@@ -189,7 +190,7 @@ def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
                 outputs=_specs(outputs, buffers),
                 internal=_specs(sorted((written | private) - set(outputs)), buffers, draft.stored),
                 aliases={name: view.source.name for name, view in sorted(views.items())},
-                extents=tuple(draft.extents.values()),
+                checks=tuple(Check(test=extent) for extent in draft.extents.values()),
             )
         )
     for name in draft.keep:

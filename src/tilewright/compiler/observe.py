@@ -67,7 +67,7 @@ def expose(program: Program) -> Program:
 def _open(step: Step) -> Step:
     if not isinstance(step, Segment):
         return step
-    used = {name for call in step.calls for name in call.buffers}
+    used = {name for call in step.calls if not call.guards for name in call.buffers}
     inner = tuple(spec for spec in step.internal if spec.name in used)
     rest = tuple(spec for spec in step.internal if spec.name not in used)
     return replace(step, outputs=(*step.outputs, *inner), internal=rest)

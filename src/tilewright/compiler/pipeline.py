@@ -25,6 +25,7 @@ from tilewright.codegen.cpu.target import CpuTarget, named_target
 from tilewright.compiler.build_program import Builder, DraftProgram, fuse_program, layout_program
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
 from tilewright.compiler.contracts import check_compiled, check_program
+from tilewright.compiler.native_branches import native_branches
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import CompileOptions
 from tilewright.compiler.placement import place
@@ -34,18 +35,7 @@ from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine_file import EngineParts
-from tilewright.runtime.program import (
-    Bind,
-    Branch,
-    Interpret,
-    Program,
-    Repeat,
-    Reshape,
-    Segment,
-    Sweep,
-    TensorArg,
-    all_steps,
-)
+from tilewright.runtime.program import Program, Segment, all_steps, reads
 
 Progress = Callable[[str, int, int], None]
 CONTROL_FLOW = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
@@ -91,6 +81,7 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
         layout_program(draft, builder.constants, target.lanes(32), build.log, disabled)
     with build.stage("generate code"):
         program = finish(draft, store)
+        program = native_branches(program, build.log)
     build.kernels = store.kernels
     placements = place(model.origins(), program, build.log.entries, builder.became)
     check_program(build.options, program, placements)
@@ -130,7 +121,7 @@ def lower_model(
 
 def read_constants(program: Program, builder: Builder) -> dict[str, npt.NDArray[Any]]:
     """The constants that a program reads."""
-    read = set(_reads(program))
+    read = reads(program)
     return {name: array for name, array in builder.constants.items() if name in read}
 
 
@@ -196,25 +187,3 @@ def _calls(program: Program) -> Iterator[int]:
     for step in all_steps(program):
         if isinstance(step, Segment):
             yield len(step.calls)
-
-
-def _reads(program: Program) -> Iterator[str | None]:
-    """Names of the values that steps and outputs read, those of sub-programs included."""
-    yield from (spec.name for spec in program.outputs)
-    for step in program.steps:
-        match step:
-            case Segment():
-                yield from (spec.name for spec in step.inputs)
-            case Bind():
-                yield from (arg.name for arg in step.args if isinstance(arg, TensorArg))
-            case Interpret():
-                yield from step.inputs
-            case Reshape():
-                yield step.source
-            case Branch():
-                yield step.condition
-                yield from (*_reads(step.then), *_reads(step.otherwise))
-            case Repeat():
-                yield from (step.trips, step.condition, *step.carried, *_reads(step.body))
-            case Sweep():
-                yield from (*step.carried, *step.scanned, *_reads(step.body))

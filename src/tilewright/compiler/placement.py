@@ -42,9 +42,12 @@ class _Finder:
         self._became = became
         self._in_kernels: set[str] = set()
         self._in_host: set[str] = set()
+        self._in_jumps: set[str] = set()
         for step in all_steps(program):
             if isinstance(step, Segment):
                 self._in_kernels.update(name for call in step.calls for name in call.sources)
+                guards = (guard.node for call in step.calls for guard in call.guards)
+                self._in_jumps.update(guards)
             elif isinstance(node := getattr(step, "node", None), str):
                 self._in_host.add(node)
         self._said = {
@@ -81,6 +84,8 @@ class _Finder:
         """The place, the stage that chose it, and a reason where one is needed."""
         if any(name in self._in_kernels for name in names):
             return "kernel", "lower", ""
+        if any(name in self._in_jumps for name in names):
+            return "kernel", "native_branches", "a jump around the kernels of each side"
         if any(name in self._in_host for name in names):
             return "host", "lower", ""
         kinds = {self._became.get(name, "") for name in names}

@@ -108,7 +108,7 @@ class _Scope:
             for stage in call.stages:
                 if stage.symbol not in self.exports.get(call.kernel, ()):
                     raise _corrupt(f"kernel {call.kernel} has no function {stage.symbol!r}")
-            for name in call.buffers:
+            for name in (*call.buffers, *(guard.condition for guard in call.guards)):
                 if _root(step, name) not in buffers:
                     raise _corrupt(f"a kernel uses the buffer {name!r}, which does not exist")
         self.add_all(step.outputs)

@@ -23,9 +23,9 @@ from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfRange, ShapeMismatch
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
+from tilewright.runtime.checks import shape_of
 from tilewright.runtime.cpu.allocator import empty_at
 from tilewright.runtime.cpu.native import NativeCode
-from tilewright.runtime.extents import shape_of
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
     Bind,
@@ -198,12 +198,7 @@ class Executor:
         finally:
             plan.release(context)
         if failed:
-            call = segment.calls[failed - 1]
-            raise OutOfRange(
-                "an index lies outside of the tensor it points into",
-                node=" + ".join(call.sources),
-                remedy="check the index inputs against the sizes of the data",
-            )
+            raise plan.error(failed)
 
     def _input(self, run: Run, spec: TensorSpec) -> Array:
         array = self.value(run, spec.name)

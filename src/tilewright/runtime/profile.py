@@ -138,15 +138,19 @@ class Ledger:
             for number, call in enumerate(segment.calls):
                 rows = num_rows(call)
                 spent = int(times[row : row + rows].sum())
-                self._add("kernel", first + number, at, spent, spent)
+                # A call whose guards do not hold has jumped over its own rows.
+                ran = not call.guards or bool(times[row + len(call.guards) : row + rows].any())
+                self._add("kernel", first + number, at, spent, spent, ran)
                 at, row = at + spent, row + rows
         inside = sum(self.kernels.values()) + sum(self.host.values())
         self.outside = max(0, sample.total - inside - sample.noting)
 
-    def _add(self, kind: str, number: int, start: int, duration: int, own: int) -> None:
+    def _add(
+        self, kind: str, number: int, start: int, duration: int, own: int, ran: bool = True
+    ) -> None:
         times = self.kernels if kind == "kernel" else self.host
         times[number] = times.get(number, 0) + own
-        self.calls[kind, number] = self.calls.get((kind, number), 0) + 1
+        self.calls[kind, number] = self.calls.get((kind, number), 0) + ran
         self.events.append((kind, number, start, duration))
 
 

@@ -73,6 +73,21 @@ class StageCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """A call that runs only where a condition has a value: one side of an ``If``.
+
+    Attributes:
+        node: the ``If``.
+        condition: buffer of one boolean.
+        value: what it must be.
+    """
+
+    node: str
+    condition: str
+    value: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
     """A kernel applied to buffers.
 
@@ -88,6 +103,7 @@ class KernelCall:
         flops: operations on values.
         dtype: name of the type whose peak bounds the kernel.
         tactic: how each stage runs.
+        guards: all of them must hold for the call to run.
     """
 
     kernel: str
@@ -101,6 +117,7 @@ class KernelCall:
     flops: Dim = ZERO
     dtype: str = ""
     tactic: str = ""
+    guards: tuple[Guard, ...] = ()
 
     @property
     def bytes(self) -> Dim:
@@ -115,26 +132,6 @@ class Extent:
     node: str
     value: str
     dim: Dim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Kernel calls without anything in between that needs the host.
-
-    Attributes:
-        calls: in order.
-        inputs, outputs: arrays that come from and go to the executor.
-        internal: buffers in the arena, private kernel temporaries included.
-        aliases: buffer name -> buffer whose memory it is under another shape.
-        extents: sizes of the values that the calls compute, fused ones included.
-    """
-
-    calls: tuple[KernelCall, ...]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    internal: tuple[TensorSpec, ...]
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    extents: tuple[Extent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +166,48 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Sizes that can never fit, in a branch that may never run; whoever gets here gets an error."""
+
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What must hold of the sizes of a run, known before anything runs.
+
+    Attributes:
+        test: a size that is not negative; a binding of sizes alone, that sets nothing; or
+            something that never holds.
+        guards: where they do not all hold, nothing depends on the test.
+    """
+
+    test: Extent | Bind | Refuse
+    guards: tuple[Guard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Kernel calls without anything in between that needs the host.
+
+    Attributes:
+        calls: in order.
+        inputs, outputs: arrays that come from and go to the executor.
+        internal: buffers in the arena, private kernel temporaries included.
+        aliases: buffer name -> buffer whose memory it is under another shape.
+        checks: what must hold of the sizes.
+    """
+
+    calls: tuple[KernelCall, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    internal: tuple[TensorSpec, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interpret:
     """An operator that has no kernel, by its NumPy reference."""
 
@@ -187,14 +226,6 @@ class Reshape:
 
     source: str
     target: TensorSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
-    """Sizes that can never fit, in a branch that may never run; whoever gets here gets an error."""
-
-    node: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,3 +302,31 @@ def all_steps(program: Program) -> Iterator[Step]:
                 yield from all_steps(step.otherwise)
             case Repeat() | Sweep():
                 yield from all_steps(step.body)
+
+
+def reads(program: Program) -> set[str]:
+    """Names of the values that steps and outputs read, those of sub-programs included."""
+    names = {spec.name for spec in program.outputs}
+    return names.union(*map(step_reads, program.steps))
+
+
+def step_reads(step: Step) -> set[str]:
+    """Names of the values that a step reads, those of its sub-programs included."""
+    match step:
+        case Segment():
+            return {spec.name for spec in step.inputs}
+        case Bind():
+            return {arg.name for arg in step.args if isinstance(arg, TensorArg)}
+        case Interpret():
+            return {name for name in step.inputs if name}
+        case Reshape():
+            return {step.source}
+        case Branch():
+            return {step.condition} | reads(step.then) | reads(step.otherwise)
+        case Repeat():
+            own = {name for name in (step.trips, step.condition, *step.carried) if name}
+            return own | reads(step.body)
+        case Sweep():
+            return {*step.carried, *step.scanned} | reads(step.body)
+        case Refuse():
+            return set()

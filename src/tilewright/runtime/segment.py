@@ -6,30 +6,30 @@ leases ``Context``s.
 Guarantees: a context (arena, argument table) is used by one run at a time; the bytes needed are
 checked before they are allocated.
 Row format of the driver (8 words): kind, function or target row, arguments, iterations, grain,
-step slot, steps, 0.
+step slot, steps, 0. A SKIP row has the slot of its condition for arguments and the expected value
+for iterations; a FAIL row has its status there.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.errors import OutOfMemory
+from tilewright.core.errors import InternalError, OutOfMemory, OutOfRange
 from tilewright.core.shape import Dim
 from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
+from tilewright.runtime.checks import check_dims, error_of, failing, shape_of, stored_bytes
 from tilewright.runtime.cpu.allocator import allocate
-from tilewright.runtime.extents import check_extents, shape_of
-from tilewright.runtime.program import KernelCall, Segment
+from tilewright.runtime.program import Guard, KernelCall, Segment
 
 HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
 ROW_WORDS = 8
-CALL, LOOP, END = 0, 1, 2
+CALL, LOOP, END, SKIP, FAIL = range(5)
 # A stage is split over threads when each part costs at least this many operations (4-5 us).
 MIN_PARALLEL_COST = 500_000
 
@@ -70,7 +70,7 @@ class SegmentPlan:
         self._constants = constants or {}
         self._sizes = sizes
         self._address = address
-        check_extents(segment.extents, sizes)
+        self._failing = failing(segment.checks, sizes)
         self.output_shapes = [shape_of(spec, sizes) for spec in segment.outputs]
         self.inputs = [spec for spec in segment.inputs if spec.name not in self._constants]
         external = (spec.name for spec in (*self.inputs, *segment.outputs))
@@ -89,14 +89,20 @@ class SegmentPlan:
     def _lifetimes(self) -> list[Lifetime]:
         first: dict[str, int] = {}
         last: dict[str, int] = {}
+        certain: set[str] = set()
         for number, call in enumerate(self.segment.calls):
-            for name in map(self._root, call.buffers):
+            for name in map(self._root, _buffers(call)):
                 first.setdefault(name, number)
                 last[name] = number
+                if not call.guards:
+                    certain.add(name)
+        for check in self._failing:
+            for guard in check.guards:
+                last[self._root(guard.condition)] = len(self.segment.calls) - 1
         return [
             Lifetime(
                 spec.name,
-                math.prod(shape_of(spec, self._sizes)) * spec.dtype.storage_bytes,
+                stored_bytes(spec, self._sizes, is_certain=spec.name in certain),
                 first[spec.name],
                 last[spec.name],
             )
@@ -113,17 +119,26 @@ class SegmentPlan:
             bases.append(len(words))
             words += [0, number, 0]
             for name in call.buffers:
-                root = self._root(name)
-                if root in self.offsets:
-                    self._arena_slots.append(len(words))
-                    words.append(self.offsets[root])
-                elif root in self._constants:
-                    words.append(self._constants[root].ctypes.data)
-                else:
-                    self._patches.append((len(words), self._external[root]))
-                    words.append(0)
+                self._add_address(words, name)
             words += [dim.evaluate(self._sizes) for dim in call.dims]
+            for guard in call.guards:
+                self._add_address(words, guard.condition)
+        for check in self._failing:
+            bases.append(len(words))
+            for guard in check.guards:
+                self._add_address(words, guard.condition)
         return _words(words), bases
+
+    def _add_address(self, words: list[int], name: str) -> None:
+        root = self._root(name)
+        if root in self.offsets:
+            self._arena_slots.append(len(words))
+            words.append(self.offsets[root])
+        elif root in self._constants:
+            words.append(self._constants[root].ctypes.data)
+        else:
+            self._patches.append((len(words), self._external[root]))
+            words.append(0)
 
     def lease(self) -> Context:
         """A context for one run; give it back with ``release``."""
@@ -142,7 +157,7 @@ class SegmentPlan:
         table = self._template.copy()
         table[self._arena_slots] += arena.ctypes.data
         status_address = status.ctypes.data
-        for base in self._bases:
+        for base in self._bases[: len(self.segment.calls)]:
             table[base] = status_address
         rows = self._rows(table.ctypes.data)
         return Context(
@@ -156,8 +171,10 @@ class SegmentPlan:
 
     def _rows(self, table: int) -> Words:
         rows: list[list[int]] = []
-        for call, base in zip(self.segment.calls, self._bases, strict=True):
+        for call, base in zip(self.segment.calls, self._bases, strict=False):
             args = table + 8 * base
+            conditions = args + 8 * (HEADER_SLOTS + len(call.buffers) + len(call.dims))
+            rows += _jumps(call.guards, conditions, len(rows) + num_rows(call))
             steps = 1 if call.steps is None else call.steps.evaluate(self._sizes)
             body = [self._call_row(call, number, args) for number in range(len(call.stages))]
             if call.steps is None:
@@ -168,14 +185,33 @@ class SegmentPlan:
             rows.append([LOOP, end + 1, args, 0, 0, slot, steps, 0])
             rows += body
             rows.append([END, begin + 1, args, 0, 0, slot, steps, 0])
+        # A side without calls that could fail in their place fails here.
+        bases = self._bases[len(self.segment.calls) :]
+        for code, (check, base) in enumerate(zip(self._failing, bases, strict=True)):
+            rows += _jumps(check.guards, table + 8 * base, len(rows) + len(check.guards) + 1)
+            rows.append([FAIL, 0, 0, -code - 1, 0, 0, 0, 0])
         return _words([word for row in rows for word in row]).reshape(-1, ROW_WORDS)
 
     def _call_row(self, call: KernelCall, number: int, args: int) -> list[int]:
+        for code, check in enumerate(self._failing, start=1):
+            if set(check.guards) <= set(call.guards):
+                return [FAIL, 0, args, -code, 0, 0, 0, 0]
         stage = call.stages[number]
         iterations = max(0, stage.iterations.evaluate(self._sizes))
         cost = max(1, stage.cost.evaluate(self._sizes))
         grain = min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
         return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
+
+    def error(self, status: int) -> Exception:
+        """What went wrong in a run that left this status."""
+        if status < 0:
+            error = error_of(self._failing[-status - 1], self._sizes)
+            return error or InternalError("a check fails and does not")
+        return OutOfRange(
+            "an index lies outside of the tensor it points into",
+            node=" + ".join(self.segment.calls[status - 1].sources),
+            remedy="check the index inputs against the sizes of the data",
+        )
 
     def bind(self, context: Context, addresses: list[int]) -> None:
         """Writes the addresses of ``inputs`` and the outputs into the table."""
@@ -193,9 +229,21 @@ def _words(values: list[int]) -> Words:
         ) from error
 
 
+def _jumps(guards: Sequence[Guard], conditions: int, behind: int) -> list[list[int]]:
+    """Rows that jump unless all guards hold; ``conditions`` is where their addresses lie."""
+    return [
+        [SKIP, behind, conditions + 8 * number, int(guard.value), 0, 0, 0, 0]
+        for number, guard in enumerate(guards)
+    ]
+
+
 def num_rows(call: KernelCall) -> int:
-    """How many rows of the driver a call has, its loop's two included."""
-    return len(call.stages) + (0 if call.steps is None else 2)
+    """How many rows of the driver a call has, those of its guards and its loop included."""
+    return len(call.guards) + len(call.stages) + (0 if call.steps is None else 2)
+
+
+def _buffers(call: KernelCall) -> tuple[str, ...]:
+    return (*call.buffers, *(guard.condition for guard in call.guards))
 
 
 def segment_symbols(segment: Segment) -> tuple[str, ...]:
@@ -203,7 +251,7 @@ def segment_symbols(segment: Segment) -> tuple[str, ...]:
     dims: list[Dim] = []
     for spec in (*segment.inputs, *segment.outputs, *segment.internal):
         dims.extend(spec.shape or ())
-    dims.extend(extent.dim for extent in segment.extents)
+    dims.extend(dim for check in segment.checks for dim in check_dims(check))
     for call in segment.calls:
         dims.extend(call.dims)
         dims.extend(stage.iterations for stage in call.stages)

@@ -3,7 +3,8 @@
 Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status, ptr times)``
 in it; ``times`` is null, or one i64 a row, to which the row's nanoseconds are added.
 Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the
-rows between them, writing the step number where kernels read it.
+rows between them, writing the step number where kernels read it; SKIP jumps unless a boolean in
+memory is as expected; FAIL reports an error that was known before.
 Guarantees: stops after the first call that reports an error in the status word. Kept times add up
 to the time of the whole, and kernels run on the same stack with and without them, because where it
 lies makes some of them slower.
@@ -12,12 +13,21 @@ Not here: the pool (pool), filling the rows (runtime.segment).
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, index
+from tilewright.codegen.cpu.emit import (
+    I8,
+    I64,
+    PTR,
+    Builder,
+    Module,
+    Value,
+    constant,
+    index,
+)
 from tilewright.codegen.cpu.pool import clock_ns
 
 ROW_BYTES = 64
 KIND, TARGET, ARGS, ITERATIONS, GRAIN, STEP_SLOT, STEPS = range(7)
-CALL, LOOP, END = 0, 1, 2
+CALL, LOOP, END, SKIP, FAIL = range(5)
 
 
 def add_driver(module: Module) -> None:
@@ -49,6 +59,15 @@ def add_driver(module: Module) -> None:
             b.store(step, slot, 8)
             with b.when(b.icmp("slt", step, _word(b, row, STEPS))):
                 b.store(_word(b, row, TARGET), counter)
+        with b.when(b.icmp("eq", kind, index(SKIP))):
+            condition = b.load(PTR, _pointer(b, row, ARGS), 8)
+            is_true = b.icmp("ne", b.load(I8, condition, 1), constant(I8, 0))
+            expected = b.icmp("ne", _word(b, row, ITERATIONS), index(0))
+            with b.when(b.icmp("ne", is_true, expected)):
+                b.store(_word(b, row, TARGET), counter)
+        with b.when(b.icmp("eq", kind, index(FAIL))):
+            b.store(_word(b, row, ITERATIONS), b.params["status"], 8)
+            _leave_if(b, b.icmp("eq", kind, index(FAIL)), done)
         watch.charge(at)
 
 

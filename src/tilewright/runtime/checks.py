@@ -1,0 +1,127 @@
+"""Sizes of a run, checked before memory is planned for them.
+
+Input -> Output: symbolic dims, sizes of their symbols -> integers, or an error that names the node.
+Guarantees: none is negative. A zero border can make the stored size of a value positive although
+its own is not, and the product of two negative sizes is positive; so every dim is looked at alone.
+Not here: which values there are (compiler.build_program).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tilewright.core.errors import ShapeMismatch, UserError
+from tilewright.core.shape import Dim
+from tilewright.runtime.bindings import BINDINGS
+from tilewright.runtime.program import (
+    Bind,
+    Check,
+    DimsArg,
+    Extent,
+    LiteralArg,
+    Refuse,
+    TensorArg,
+    TensorSpec,
+)
+
+
+def failing(checks: Iterable[Check], sizes: Mapping[str, int]) -> list[Check]:
+    """The guarded checks that fail, which matter only if their guards hold.
+
+    Raises:
+        UserError: a check without guards fails.
+    """
+    found: list[Check] = []
+    for check in checks:
+        error = error_of(check, sizes)
+        if error is not None:
+            if not check.guards:
+                raise error
+            found.append(check)
+    return found
+
+
+def error_of(check: Check, sizes: Mapping[str, int]) -> UserError | None:
+    """A new error, if the check fails."""
+    error = _error(check.test, sizes)
+    if error is not None:
+        error.node = error.node or check.test.node
+    return error
+
+
+def check_dims(check: Check) -> Sequence[Dim]:
+    """The dims that a check looks at."""
+    match check.test:
+        case Extent():
+            return [check.test.dim]
+        case Bind():
+            return [d for arg in check.test.args if isinstance(arg, DimsArg) for d in arg.dims]
+    return []
+
+
+def is_check(bind: Bind) -> bool:
+    """Whether a binding only looks at sizes."""
+    return not bind.symbols and not any(isinstance(arg, TensorArg) for arg in bind.args)
+
+
+def shape_of(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a tensor in memory.
+
+    Raises:
+        ShapeMismatch: a size would be negative.
+    """
+    shape = tuple(dim.evaluate(sizes) for dim in spec.shape or ())
+    for dim, size in zip(spec.shape or (), shape, strict=True):
+        if size < 0:
+            raise _negative(spec.name, dim, sizes)
+    return shape
+
+
+def stored_bytes(spec: TensorSpec, sizes: Mapping[str, int], *, is_certain: bool) -> int:
+    """Bytes of a buffer.
+
+    Args:
+        is_certain: it is used in every run; otherwise a negative size means that it is not.
+
+    Raises:
+        ShapeMismatch: a size of a buffer that is certainly used would be negative.
+    """
+    if is_certain:
+        shape = shape_of(spec, sizes)
+    else:
+        shape = tuple(max(0, dim.evaluate(sizes)) for dim in spec.shape or ())
+    return math.prod(shape) * spec.dtype.storage_bytes
+
+
+def _error(test: Extent | Bind | Refuse, sizes: Mapping[str, int]) -> UserError | None:
+    match test:
+        case Extent():
+            fits = test.dim.evaluate(sizes) >= 0
+            return None if fits else _negative(test.value, test.dim, sizes)
+        case Refuse():
+            return ShapeMismatch(test.message, remedy="feed other sizes")
+    try:
+        BINDINGS[test.function](*_arguments(test, sizes))
+    except UserError as error:
+        return error
+    return None
+
+
+def _arguments(bind: Bind, sizes: Mapping[str, int]) -> list[Any]:
+    args: list[Any] = []
+    for arg in bind.args:
+        if isinstance(arg, DimsArg):
+            args.append(tuple(dim.evaluate(sizes) for dim in arg.dims))
+        elif isinstance(arg, LiteralArg):
+            args.append(arg.value)
+    return args
+
+
+def _negative(value: str, dim: Dim, sizes: Mapping[str, int]) -> ShapeMismatch:
+    used = ", ".join(f"{name} = {sizes[name]}" for name in sorted(dim.symbols))
+    return ShapeMismatch(
+        f"{value} would have the size {dim} = {dim.evaluate(sizes)} with {used}",
+        remedy="feed larger inputs",
+    )
