@@ -3,7 +3,8 @@
 Input -> Output: the path of a file, or of a folder for several files that belong together -> a
 place to write to, whose content goes to the path when the block ends well.
 Guarantees: after an error, an interrupt or a full disk the path holds what it held before, and no
-part lies beside it; a link is followed, so that the file it names is replaced.
+part lies beside it; a link is followed, so that the file it names is replaced; a file keeps its
+permissions.
 Not here: reading; scratch files that nobody else sees.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -140,7 +142,10 @@ def _moved(folder: Path, *, shown: str | os.PathLike[str]) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=_PREFIX))
         yield scratch
         for file in sorted(scratch.iterdir()):
-            file.replace(folder / file.name)
+            target = folder / file.name
+            if target.is_file() and not target.is_symlink():
+                file.chmod(stat.S_IMODE(target.stat().st_mode))
+            file.replace(target)
     except OSError as error:
         raise CacheError(
             f"cannot be written: {error.strerror or error}", file=os.fspath(shown), remedy=_REMEDY

@@ -15,20 +15,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from tilewright.core import dtypes
-from tilewright.core.errors import CacheError, CorruptEngine
+from tilewright.core.check_option import MAX_THREADS, file_path
+from tilewright.core.errors import CorruptEngine
 from tilewright.core.record import Decision, Placement
+from tilewright.core.whole_file import whole_file
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.program import Program
@@ -40,6 +41,7 @@ _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
 _MAX_RATIO = 200
 _REMEDY = "build the engine again"
+_PATH = "check the path: an engine is a file that Engine.save or `tilewright compile` wrote"
 _MODELS = (".onnx", ".pb", ".pt", ".pth", ".torchscript")
 _COMPILE = "a model is compiled first: tilewright.compile(path), or `tilewright compile` in a shell"
 # What a damaged archive makes zipfile raise: while it reads the directory, and a member (whose
@@ -100,30 +102,11 @@ def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
     """Writes an engine; an existing file is replaced only when the new one is complete.
 
     Raises:
-        CacheError: the folder cannot be written or the disk is full.
+        CacheError: the folder cannot be written, the disk is full, or it is no plain file.
+        BadOption: ``path`` is no path.
     """
-    target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise CacheError(
-            f"cannot write {target}: {error.strerror}", remedy="choose a folder that can be written"
-        ) from error
-    scratch = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            _write(parts, file)
-        scratch.chmod(0o644)
-        scratch.replace(target)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise CacheError(
-            f"cannot write {target}: {error.strerror}",
-            remedy="free some space or choose another folder",
-        ) from error
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    with whole_file(file_path("path", path)) as unfinished, unfinished.open("wb") as file:
+        _write(parts, file)
 
 
 def _write(parts: EngineParts, file: Any) -> None:
@@ -179,21 +162,31 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
 
     Raises:
         CorruptEngine: it is damaged, truncated, hostile or of another format.
+        BadOption: ``path`` is no path.
     """
+    checked = file_path("path", path)
     name = str(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _read(archive)
+        with open(checked, "rb", opener=_open_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CorruptEngine("not a regular file", file=name, remedy=_PATH)
+            with zipfile.ZipFile(file) as archive:
+                return _read(archive)
     except FileNotFoundError as error:
         raise CorruptEngine("no such file", file=name, remedy="check the path") from error
     except _ARCHIVE_ERRORS as error:
-        remedy = _COMPILE if Path(path).suffix in _MODELS else _REMEDY
+        remedy = _COMPILE if checked.suffix in _MODELS else _REMEDY
         raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=remedy) from error
     except OSError as error:
-        raise CorruptEngine(f"cannot be read: {error.strerror}", file=name) from error
+        raise CorruptEngine(f"cannot be read: {error.strerror}", file=name, remedy=_PATH) from error
     except CorruptEngine as error:
         error.file = error.file or name
         raise
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to must not stop the program."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read(archive: zipfile.ZipFile) -> EngineParts:
@@ -307,4 +300,6 @@ def _info(info: Any) -> dict[str, Any]:
     for name, kind in _INFO_TYPES.items():
         if name in info and not fits(info[name], kind):
             raise CorruptEngine(f"{name} is {str(info[name])[:40]!r}", remedy=_REMEDY)
+    if not 1 <= info.get("threads", 1) <= MAX_THREADS:
+        raise CorruptEngine(f"threads is {info['threads']}", remedy=_REMEDY)
     return info

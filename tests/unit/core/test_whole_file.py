@@ -1,5 +1,7 @@
 """Files are written whole or not at all."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,52 @@ def test_a_failing_write_is_explained(tmp_path: Path) -> None:
     (target / "full").mkdir(parents=True)
     with pytest.raises(CacheError, match="folder"), whole_file(target) as unfinished:
         unfinished.write_text("a file cannot replace a folder")
+
+
+def _write(path: Path) -> None:
+    with whole_file(path) as unfinished:
+        unfinished.write_bytes(b"new")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
+def test_a_file_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    _write(path)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path, exists: bool) -> None:
+    target, link, second = tmp_path / "far" / "file", tmp_path / "link", tmp_path / "second"
+    target.parent.mkdir()
+    if exists:
+        target.write_bytes(b"old")
+    link.symlink_to(Path("far") / "file")
+    second.symlink_to(link)
+    _write(second)
+    assert second.is_symlink()
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert [file.name for file in target.parent.iterdir()] == ["file"]
+
+
+def test_pipes_devices_and_folders_are_refused(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link, tmp_path):
+        before = path.lstat()
+        with pytest.raises(CacheError, match="is a (folder|device or a pipe)") as caught:
+            _write(path)
+        assert caught.value.remedy
+        assert path.lstat().st_ino == before.st_ino
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link", "pipe"]
+
+
+def test_the_longest_names_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("a" * 255)
+    _write(path)
+    assert path.read_bytes() == b"new"
