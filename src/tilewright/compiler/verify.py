@@ -126,7 +126,7 @@ def _sampled(engine: Engine, model: Model, seed: int) -> Verification:
 def compare_engine(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Verification:
     """Compares every output on given inputs."""
     graph = model.original
-    _, symbols = check_feeds(feeds, engine.inputs, {})
+    feeds, symbols = check_feeds(feeds, engine.inputs, {})
     results = engine.run(feeds)
     expected = reference(graph, feeds)
     outputs = _compared(engine, results, expected, expected)

@@ -6,12 +6,14 @@ Guarantees: the same specs, sizes and seed give the same arrays; sizes lie in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.core.dtypes import BOOL, STRING, Kind
+from tilewright.runtime.cpu.allocator import check_fits
 from tilewright.runtime.feeds import Range
 from tilewright.runtime.program import TensorSpec
 
@@ -30,11 +32,16 @@ def can_be_random(specs: Sequence[TensorSpec]) -> bool:
 def make_feeds(
     specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed: int = 0
 ) -> dict[str, Any]:
-    """Standard normal numbers; 0 and 1 where the dtype is no float."""
+    """Standard normal numbers; 0 and 1 where the dtype is no float.
+
+    Raises:
+        OutOfMemory: an input of these sizes does not fit into this machine.
+    """
     rng = np.random.default_rng(seed)
     feeds: dict[str, Any] = {}
     for spec in specs:
         shape = [max(0, dim.evaluate(sizes)) for dim in spec.shape or ()]
+        check_fits(math.prod(shape) * spec.dtype.storage_bytes, f"a random input {spec.name}")
         if spec.dtype.is_float:
             array: Any = rng.standard_normal(shape, np.float32)
         elif spec.dtype.kind is Kind.COMPLEX:

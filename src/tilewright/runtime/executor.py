@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core.dtypes import STRING
-from tilewright.core.errors import OutOfRange, ShapeMismatch
+from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import shape_of
-from tilewright.runtime.cpu.allocator import empty_at
+from tilewright.runtime.cpu.allocator import empty_at, refused
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
@@ -124,9 +124,13 @@ class Executor:
                     self._host_step(step, run)
                 else:
                     self._watch.host_step(step, partial(self._host_step, step, run))
-            except (ShapeMismatch, OutOfRange) as error:
+            except (ShapeMismatch, OutOfRange, OutOfMemory) as error:
                 error.node = error.node or getattr(step, "node", None)
                 raise
+            except MemoryError as error:
+                no_room = refused(error, "a value")
+                no_room.node = getattr(step, "node", None)
+                raise no_room from error
 
     def _host_step(self, step: Step, run: Run) -> None:
         match step:

@@ -3,7 +3,8 @@
 Input -> Output: arrays by name -> contiguous arrays and the value of every symbol in the declared
 shapes.
 Guarantees: name, dtype, rank, every fixed dim, equal symbols and declared ranges are checked; an
-error says expected and given.  A dtype is never converted silently.
+error says expected and given, whatever was given; text is ``str``, and bytes are read as UTF-8.  A
+dtype is never converted silently.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.core.check_option import shown
 from tilewright.core.dtypes import STRING, DType, from_numpy
 from tilewright.core.errors import ShapeMismatch
 from tilewright.core.shape import shape_text
+from tilewright.runtime.cpu.allocator import check_fits, empty, refused
 from tilewright.runtime.program import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -30,7 +33,7 @@ def by_name(
     """Feeds that were given as a mapping and as keywords, together.
 
     Raises:
-        ShapeMismatch: ``feeds`` is no mapping, an array for example.
+        ShapeMismatch: ``feeds`` is no mapping, an array for example, or a name is in both.
     """
     if feeds is None:
         return dict(inputs)
@@ -39,6 +42,12 @@ def by_name(
         raise ShapeMismatch(
             f"expected a mapping of input names to arrays, given {type(feeds).__name__}",
             remedy=f"give a mapping of input names: {{{names}}}",
+        )
+    twice = sorted(inputs.keys() & feeds.keys())
+    if twice:
+        raise ShapeMismatch(
+            f"expected each input once, given {twice} in the mapping and as keywords",
+            remedy="give each input in one of the two ways",
         )
     return {**feeds, **inputs}
 
@@ -52,6 +61,7 @@ def check_feeds(
 
     Raises:
         ShapeMismatch: something does not fit.
+        OutOfMemory: rows of an input that is not row-major do not fit into this machine.
     """
     known = {spec.name for spec in specs}
     unknown = [name for name in feeds if name not in known]
@@ -72,9 +82,9 @@ def check_feeds(
         if spec.container != "tensor":
             values[spec.name] = _container(spec, feeds.get(spec.name))
             continue
-        array = as_array(feeds[spec.name], spec)
+        array = _typed(feeds[spec.name], spec)
         bind_shape(spec, array, symbols, fed=True)
-        values[spec.name] = array
+        values[spec.name] = _rows(array, spec)
     for name, (low, high) in ranges.items():
         size = symbols.get(name)
         if size is not None and (
@@ -119,55 +129,108 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
     Raises:
         ShapeMismatch: it has another type.
+        OutOfMemory: its rows do not fit into this machine.
     """
-    array = value if isinstance(value, np.ndarray) else _convert(value, spec)
+    return _rows(_typed(value, spec), spec)
+
+
+def _typed(value: Any, spec: TensorSpec) -> Array:
+    """An array of the declared type, however it lies in memory."""
+    array = value if type(value) is np.ndarray else _convert(value, spec)
     if spec.dtype is STRING:
-        if array.dtype.kind not in "OUST":
-            raise ShapeMismatch(
-                f"input {spec.name}: expected strings, given {array.dtype}",
-                remedy="give an array of str",
-            )
-        return array.astype(object)
+        return _texts(array, spec)
     try:
         given: DType | None = from_numpy(array.dtype)
     except KeyError:
         given = None
-    if given is not spec.dtype:
+    if given is spec.dtype:
+        return array
+    if array.dtype == object and not isinstance(value, np.ndarray):
         raise ShapeMismatch(
-            f"input {spec.name}: expected {spec.dtype.name}, given {array.dtype}",
-            remedy=f"convert it with array.astype({spec.dtype.name!r})",
+            f"input {spec.name}: expected {spec.dtype.name}, given {shown(value)} "
+            f"({type(value).__name__})",
+            remedy=f"give an array of {spec.dtype.name}, or numbers that it holds",
         )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    # Kernels read rows of aligned elements.
-    usable = array.flags.c_contiguous and array.flags.aligned
-    return array if usable else array.copy(order="C")
+    raise ShapeMismatch(
+        f"input {spec.name}: expected {spec.dtype.name}, given {array.dtype}",
+        remedy=f"convert it with array.astype({spec.dtype.name!r})",
+    )
+
+
+def _rows(array: Array, spec: TensorSpec) -> Array:
+    """Kernels read rows of aligned elements in the machine's byte order."""
+    native = array.dtype.isnative
+    if array.flags.c_contiguous and array.flags.aligned and native:
+        return array
+    dtype = array.dtype if native else array.dtype.newbyteorder("=")
+    rows = empty(array.shape, dtype, f"input {spec.name}")
+    rows[...] = array
+    return rows
+
+
+def _texts(array: Array, spec: TensorSpec) -> Array:
+    if array.dtype.kind not in "OUST":
+        raise ShapeMismatch(
+            f"input {spec.name}: expected strings, given {array.dtype}",
+            remedy="give an array of str",
+        )
+    check_fits(array.size * np.dtype(object).itemsize, f"input {spec.name}")
+    texts = (_decoded(part, spec) for part in array.reshape(-1).tolist())
+    return np.fromiter(texts, object, array.size).reshape(array.shape)
+
+
+def _decoded(part: Any, spec: TensorSpec) -> str:
+    if isinstance(part, str):
+        return part
+    try:
+        return bytes.decode(part)  # of bytes, and of nothing else
+    except (TypeError, UnicodeDecodeError) as error:
+        raise ShapeMismatch(
+            f"input {spec.name}: expected strings, given {shown(part)} ({type(part).__name__})",
+            remedy="give an array of str",
+        ) from error
 
 
 def _convert(value: Any, spec: TensorSpec) -> Array:
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
+    """An array of what is none, or of a subclass whose arithmetic may be another."""
+    if isinstance(value, np.ndarray) and np.any(getattr(value, "mask", False)):
         raise ShapeMismatch(
-            f"input {spec.name}: no array: {error}", remedy="give rows of equal length"
-        ) from error
+            f"input {spec.name}: expected an array without holes, given {type(value).__name__} "
+            "with masked elements",
+            remedy="fill them with array.filled(number)",
+        )
+    array, is_plain = _made_of(value, spec)
     # Plain Python numbers carry no type of their own, so they take the declared one if it holds
     # them.
-    if spec.dtype is not STRING and array.dtype.kind in "biuf":
+    if is_plain and spec.dtype is not STRING and array.dtype.kind in "biuf":
         with np.errstate(over="ignore", invalid="ignore"):
             typed = array.astype(spec.dtype.numpy)
         if _holds(typed, array):
             return typed
         if array.dtype.kind != "f" or spec.dtype.is_float:
             raise ShapeMismatch(
-                f"input {spec.name}: {spec.dtype.name} does not hold these numbers",
+                f"input {spec.name}: {spec.dtype.name} does not hold these numbers: {shown(value)}",
                 remedy=f"give numbers that fit into {spec.dtype.name}",
             )
     return array
+
+
+def _made_of(value: Any, spec: TensorSpec) -> tuple[Array, bool]:
+    """The array, and whether NumPy chose its type."""
+    try:
+        if hasattr(value, "__array__"):
+            return np.asarray(value), False
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value), False
+        return np.asarray(value, object if spec.dtype is STRING else None), True
+    except MemoryError as error:
+        raise refused(error, f"input {spec.name}") from error
+    except Exception as error:  # code of the caller's runs here, and may raise anything
+        raise ShapeMismatch(
+            f"input {spec.name}: expected {spec.dtype.name}, given {type(value).__name__}, "
+            f"of which no array can be made: {error}",
+            remedy="give a NumPy array, or lists of equal length",
+        ) from error
 
 
 def _holds(typed: Array, array: Array) -> bool:

@@ -36,7 +36,9 @@ def handed_over(program: Program) -> tuple[bool, ...]:
 
 
 def copied(value: Any) -> Any:
-    """The value with memory of its own: an array, a list of such, or nothing."""
+    """The value with memory of its own: an array, a list or map of such, or nothing."""
     if isinstance(value, list | tuple):
         return [copied(part) for part in value]
+    if isinstance(value, dict):
+        return {key: copied(part) for key, part in value.items()}
     return value.copy() if isinstance(value, np.ndarray) else value

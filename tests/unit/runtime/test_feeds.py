@@ -21,9 +21,9 @@ from tilewright.core.dtypes import (
     UINT8,
     DType,
 )
-from tilewright.core.errors import ShapeMismatch
+from tilewright.core.errors import OutOfMemory, ShapeMismatch
 from tilewright.core.shape import Dim
-from tilewright.runtime.feeds import Range, as_array, bind_shape, check_feeds
+from tilewright.runtime.feeds import Range, as_array, bind_shape, by_name, check_feeds
 from tilewright.runtime.program import TensorSpec
 
 B, N = map(Dim.symbol, ("b", "n"))
@@ -72,9 +72,11 @@ def test_expressions_are_checked_once_their_symbols_are_known() -> None:
         ({"x": X.astype(complex)}, "x: expected float32, given complex128"),
         ({"x": np.zeros((2, 3), "M8[s]")}, "x: expected float32, given datetime64"),
         ({"x": np.array([["a"]])}, "x: expected float32, given <U1"),
-        ({"x": [[1, 2], [3]]}, "x: no array: .*inhomogeneous"),
-        ({"x": {"a": 1}}, "x: expected float32, given object"),
-        ({"x": None}, "x: expected float32, given object"),
+        ({"x": [[1, 2], [3]]}, "x: expected float32, given list, of which no array.*inhomogeneous"),
+        ({"x": {"a": 1}}, r"x: expected float32, given {'a': 1} \(dict\)"),
+        ({"x": None}, r"x: expected float32, given None \(NoneType\)"),
+        ({"x": 10**400}, r"x: expected float32, given a number of 1329 bits"),
+        ({"x": np.ma.masked_array(X, X == 0)}, "x: expected an array without holes, given Masked"),
     ],
 )
 def test_what_does_not_fit_is_refused(feeds: dict[str, Any], message: str) -> None:
@@ -153,6 +155,58 @@ class Exported:
 def test_arrays_of_other_libraries_are_taken() -> None:
     for value in (Wrapped(), Exported()):
         np.testing.assert_array_equal(as_array(value, spec()), X)
+
+
+class Raising(Wrapped):
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        raise KeyError(dtype, copy)
+
+
+class Nonsense(Wrapped):
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return dtype, copy
+
+
+class Elsewhere(Exported):
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError(f"not on this device: {options}")
+
+
+def _nested(levels: int) -> Any:
+    return 1.0 if not levels else [_nested(levels - 1)]
+
+
+@pytest.mark.parametrize("value", [Raising(), Nonsense(), Elsewhere(), _nested(70)])
+def test_what_gives_no_array_is_refused(value: Any) -> None:
+    wanted = f"expected float32, given {type(value).__name__}, of which no array can be made"
+    with pytest.raises(ShapeMismatch, match=wanted) as caught:
+        as_array(value, spec())
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f4"])
+def test_rows_that_memory_cannot_hold_are_refused(dtype: str) -> None:
+    vast = np.broadcast_to(np.zeros(3, dtype), (2**40, 3))
+    with pytest.raises(OutOfMemory, match=r"input x needs 12\.0 TiB, this machine has"):
+        check({"x": vast}, spec())
+    with pytest.raises(ShapeMismatch, match="axis 1 is 3, expected 4"):
+        check({"x": vast}, spec(shape=(B, 4)))
+    with pytest.raises(OutOfMemory, match="input x needs"):
+        as_array(np.broadcast_to(np.array("a"), 2**40), spec(shape=None, dtype=STRING))
+
+
+class Subclass(np.ndarray[Any, Any]):
+    """Its arithmetic may be another, as that of ``np.matrix`` is."""
+
+
+def test_subclasses_become_plain_arrays() -> None:
+    for value in (X.view(Subclass), np.ma.masked_array(X)):
+        assert type(as_array(value, spec())) is np.ndarray
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(ShapeMismatch, match=r"given \['x'\] in the mapping and as keywords"):
+        by_name({"x": X}, {"x": X}, (spec(),))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +295,26 @@ def test_strings() -> None:
     text = spec(shape=None, dtype=STRING)
     for value in (["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], object)):
         assert as_array(value, text).tolist() == ["a", "b"]
+    junk: list[Any] = [[1, 2], ["a", 5], ["a", None], np.array(["a", 1], object), {"a": 1}, 5]
+    for wrong in junk:
+        with pytest.raises(ShapeMismatch, match="expected strings, given") as caught:
+            as_array(wrong, text)
+        assert caught.value.remedy == "give an array of str"
     with pytest.raises(ShapeMismatch, match="expected strings, given int64"):
-        as_array([1, 2], text)
+        as_array(np.zeros(2, np.int64), text)
+
+
+def test_bytes_are_read_as_utf8() -> None:
+    text = spec(shape=None, dtype=STRING)
+    for value in ([b"\xc3\xa9", "b"], np.array([b"\xc3\xa9", b"b"])):
+        assert as_array(value, text).tolist() == ["é", "b"]
+    with pytest.raises(ShapeMismatch, match=r"given b'\\xff' \(bytes\)"):
+        as_array([b"\xff"], text)
+
+
+def test_text_keeps_its_last_characters() -> None:
+    """NumPy's fixed strings drop zeros at their ends."""
+    assert as_array(["a\0", "b"], spec(shape=None, dtype=STRING)).tolist() == ["a\0", "b"]
 
 
 def test_sequences_are_lists_of_arrays() -> None:

@@ -55,5 +55,6 @@ def test_copies_are_deep_enough() -> None:
     assert not np.may_share_memory(pair[1][0], x)
     assert pair[1][1] is None
     assert copied(None) is None
+    assert not np.may_share_memory(copied({"a": x})["a"], x)
     turned = np.zeros((2, 3)).T
     assert not np.may_share_memory(copied(turned), turned)

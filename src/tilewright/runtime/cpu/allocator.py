@@ -24,6 +24,7 @@ ALIGNMENT = 64
 _PAGE = 4096
 _PAGED_FROM = 1 << 20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_REMEDY = "use smaller inputs or a smaller batch, or a machine with more memory"
 
 
 def allocate(num_bytes: int, purpose: str = "a buffer") -> npt.NDArray[np.uint8]:
@@ -44,9 +45,7 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
     if num_bytes < 0:
         raise InternalError(f"{purpose} of {num_bytes} bytes")
     alignment = _PAGE if num_bytes >= _PAGED_FROM else ALIGNMENT
-    limit = memory_limit_bytes()
-    if num_bytes > limit:
-        raise _too_much(num_bytes, purpose, f"this machine has {_readable(limit)}")
+    check_fits(num_bytes, purpose)
     try:
         block = np.empty(num_bytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
@@ -54,6 +53,17 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
     address = block.ctypes.data
     start = -address % alignment
     return block[start : start + num_bytes], address + start
+
+
+def check_fits(num_bytes: int, purpose: str) -> None:
+    """For memory that others allocate.
+
+    Raises:
+        OutOfMemory: it is more than this machine (or its container) has.
+    """
+    limit = memory_limit_bytes()
+    if num_bytes > limit:
+        raise _too_much(num_bytes, purpose, f"this machine has {_readable(limit)}")
 
 
 def empty(
@@ -91,11 +101,14 @@ def memory_limit_bytes() -> int:
     return min(physical, int(text)) if text.isdigit() else physical
 
 
+def refused(error: MemoryError, purpose: str) -> OutOfMemory:
+    """The error to raise where NumPy found no memory."""
+    reason = str(error) or "the system refuses memory"
+    return OutOfMemory(f"{purpose} does not fit: {reason}", remedy=_REMEDY)
+
+
 def _too_much(num_bytes: int, purpose: str, reason: str) -> OutOfMemory:
-    return OutOfMemory(
-        f"{purpose} needs {_readable(num_bytes)}, {reason}",
-        remedy="use smaller inputs or a smaller batch, or a machine with more memory",
-    )
+    return OutOfMemory(f"{purpose} needs {_readable(num_bytes)}, {reason}", remedy=_REMEDY)
 
 
 def _readable(num_bytes: int) -> str:
