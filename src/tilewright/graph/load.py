@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -200,7 +201,8 @@ def _own(tensor: ir.TensorProtocol, reader: TensorReader, what: str) -> ir.Tenso
         )
         return reader.read(proto, what)
     element_type(int(tensor.dtype), file=reader.file, what=what)
-    return tensor
+    # The caller's arrays may change later, as the parameters of a torch module in training do.
+    return ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, name=tensor.name)
 
 
 def _dims(tensor: ir.TensorProtocol) -> list[int]:

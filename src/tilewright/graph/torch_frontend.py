@@ -45,7 +45,7 @@ def import_torch(
     """Exports a module with ``torch.onnx.export(dynamo=True)`` and loads the result.
 
     Args:
-        module: the module; its parameters are shared, not copied.
+        module: the module; its parameters are copied.
         example_inputs: positional arguments, or keyword arguments by name.
         dynamic_shapes: as in ``torch.export.export``; by default all sizes are fixed.
         input_names: names of the graph inputs; by default the names of ``forward``'s parameters.
