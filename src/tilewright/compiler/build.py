@@ -9,14 +9,22 @@ Not here: the stages (compiler.pipeline), comparing values (compiler.verify).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from tilewright.compiler.object_cache import ObjectCache
-from tilewright.compiler.options import Range, Require, make_options
+from tilewright.compiler.options import (
+    USER_CACHE,
+    Progress,
+    Range,
+    Require,
+    Wishes,
+    make_options,
+    make_wishes,
+)
 from tilewright.compiler.pipeline import Build, compile_parts
 from tilewright.compiler.verify import check_tolerance, verify_engine
 from tilewright.core.cache_folder import cache_folder, is_chosen
@@ -26,9 +34,6 @@ from tilewright.graph.facade import Model
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.engine_file import EngineParts
-
-Progress = Callable[[str, int, int], None]
-_USER_CACHE = "user"
 
 
 def compile(
@@ -42,13 +47,13 @@ def compile(
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     require: Require | Iterable[str] | Mapping[str, Any] | None = None,
-    disable: Iterable[str] = (),
+    disable: Iterable[str] | None = (),
     verify: bool = True,
     verify_passes: bool = False,
     verify_feeds: Mapping[str, Any] | None = None,
     dump_graph: str | Path | None = None,
     dump_kernels: str | Path | None = None,
-    cache: str | Path | None = _USER_CACHE,
+    cache: str | Path | None = USER_CACHE,
     progress: Progress | None = None,
 ) -> Engine:
     """Compiles a model.
@@ -56,24 +61,26 @@ def compile(
     Args:
         model: a path, the bytes of an ONNX file, ``onnx.ModelProto``, ``onnx_ir.Model``, or a
             ``torch.nn.Module`` together with ``example_inputs``.
-        example_inputs: arguments of the torch module (a tuple of tensors).
+        example_inputs: arguments of the torch module (a tuple of tensors); for no other model.
         target: ``cpu``.
         cpu: processor to compile for (``haswell``, ``znver4`` ...); None is this machine.
         precision: ``fp32``: the types that the model states.
         threads: threads of one run; None is the number of cores.
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
-        dynamic_shapes: passed to ``torch.onnx.export``; a ``torch.export.Dim``'s ``min`` and
-            ``max`` are its range unless ``dims`` states one.
-        require: contracts (``["compiled", "max_error=1e-5"]``); a breach is an error.
+        dynamic_shapes: passed to ``torch.onnx.export``, for no other model; the ``min`` and
+            ``max`` of a ``torch.export.Dim`` are its range unless ``dims`` states one.
+        require: contracts: ``["compiled", "max_error=1e-5"]``, or one text with commas between
+            them; a breach is an error.
         disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
-            ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``.
+            ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``; a list, or
+            one text with commas between them.
         verify: compare the engine with the float64 reference before returning it.
         verify_passes: compare the graph after every pass with the graph before it.
         verify_feeds: inputs for the comparison; by default random ones.
         dump_graph: write the graph after the passes as ONNX.
         dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
-        cache: folder of compiled kernels; ``None`` keeps nothing. One that can only be read is
-            read, and ``summary["notes"]`` says so.
+        cache: folder of compiled kernels, by default the user's; ``None`` keeps nothing. One that
+            can only be read is read, and ``summary["notes"]`` says so.
         progress: called with (stage, done, total).
 
     Raises:
@@ -89,8 +96,17 @@ def compile(
         require=require,
         disable=disable,
     )
-    _check_dumps(model, dump_graph, dump_kernels)
-    build = Build(options=options, cache=_object_cache(cache), progress=progress)
+    wishes = make_wishes(
+        verify=verify,
+        verify_passes=verify_passes,
+        verify_feeds=verify_feeds,
+        dump_graph=dump_graph,
+        dump_kernels=dump_kernels,
+        cache=cache,
+        progress=progress,
+    )
+    _check_dumps(model, wishes)
+    build = Build(options=options, cache=_object_cache(wishes.cache), progress=wishes.progress)
     with build.stage("import"):
         imported = Model.load(
             model,
@@ -100,14 +116,17 @@ def compile(
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
     build.options = replace(options, ranges=_ranges(imported, options.ranges))
-    parts = compile_parts(imported, build, verify_passes=verify_passes)
-    if dump_graph is not None:
-        imported.save(Path(dump_graph))
-    if dump_kernels is not None:
-        _dump(Path(dump_kernels), build, parts)
+    parts = compile_parts(imported, build, verify_passes=wishes.verify_passes)
+    if wishes.dump_graph is not None:
+        imported.save(wishes.dump_graph)
+    if wishes.dump_kernels is not None:
+        _dump(wishes.dump_kernels, build, parts)
     engine = Engine(parts)
     with build.stage("verify"):
-        summary = _verified(engine, imported, build, verify_feeds) if verify else _unverified(build)
+        if wishes.verify:
+            summary = _verified(engine, imported, build, wishes.verify_feeds)
+        else:
+            summary = _unverified(build)
     parts.info["summary"].update(summary)
     build.log.add("verify", Path(imported.name).name, summary["verification"])
     parts.decisions = tuple(build.log.entries)
@@ -119,19 +138,18 @@ def compile(
 
 def _object_cache(chosen: str | Path | None) -> ObjectCache:
     """The cache that was asked for; the user's own may be of no use without being an error."""
-    if chosen is None:
-        return ObjectCache(None)
-    if chosen == _USER_CACHE:
+    if chosen == USER_CACHE:
         return ObjectCache(cache_folder() / "objects", required=is_chosen())
-    return ObjectCache(Path(chosen))
+    return ObjectCache(None if chosen is None else Path(chosen))
 
 
-def _check_dumps(model: Any, graph: str | Path | None, kernels: str | Path | None) -> None:
+def _check_dumps(model: Any, wishes: Wishes) -> None:
     """Sees before the work that dumps can be written, and do not replace the model."""
-    if graph is not None:
-        check_output(graph, [model] if isinstance(model, str | os.PathLike) else [])
-    if kernels is not None:
-        check_folder(kernels)
+    if wishes.dump_graph is not None:
+        inputs = [model] if isinstance(model, str | os.PathLike) else []
+        check_output(wishes.dump_graph, inputs)
+    if wishes.dump_kernels is not None:
+        check_folder(wishes.dump_kernels)
 
 
 def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:

@@ -1,24 +1,27 @@
 """Options of ``tilewright.compile``, checked.
 
-Input -> Output: what a caller passes -> a frozen ``CompileOptions``.
+Input -> Output: what a caller passes -> frozen ``CompileOptions`` (what the engine depends on) and
+``Wishes`` (what else is to happen).
 Guarantees: an unknown, misspelt or contradictory option is a ``BadOption`` that says what is
 allowed; nothing is ignored.
-Not here: whether contracts hold (compiler.contracts).
+Not here: what any option may be (core.check_option), whether contracts hold (compiler.contracts).
 """
 
 from __future__ import annotations
 
 import math
-import operator
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from tilewright.core import check_option as check
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, BadTarget
 
 Range = tuple[int | None, int | None]
+Progress = Callable[[str, int, int], None]
+USER_CACHE = "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,36 +50,34 @@ class Require:
         Raises:
             BadOption: an unknown contract or value.
         """
-        if isinstance(value, Require):
-            return value
-        fields: dict[str, Any] = {}
+        readers = {
+            "compiled": _flag,
+            "deterministic": _flag,
+            "max_error": _number,
+            "device": _device,
+            "dtypes": _types,
+        }
+        settings: dict[str, Any] = {}
         for name, setting in _settings(value):
-            if name in fields:
+            if name in settings:
                 raise BadOption(f"contract {name} is given twice", remedy="give it once")
-            if name in ("compiled", "deterministic"):
-                fields[name] = _flag(name, setting)
-            elif name == "max_error":
-                fields[name] = _number(setting)
-            elif name == "device":
-                fields[name] = _device(setting)
-            elif name == "dtypes":
-                fields[name] = _types(setting)
-            else:
+            if name not in readers:
                 raise BadOption(
                     f"unknown contract {name!r}",
                     remedy="use compiled, deterministic, device=cpu, dtypes=float32+int8 or "
                     "max_error=NUMBER",
                 )
-        return Require(**fields)
+            settings[name] = readers[name](name, setting)
+        return Require(**settings)
 
 
-def _settings(value: Iterable[str] | Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+def _settings(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Require):
+        given = ((part.name, getattr(value, part.name), part.default) for part in fields(value))
+        return [(name, setting) for name, setting, default in given if setting is not default]
     if isinstance(value, Mapping):
-        return list(value.items())
-    items = value.split(",") if isinstance(value, str) else value or ()
-    if not isinstance(items, Iterable):
-        raise BadOption(f"require={value!r}", remedy='for example require=["compiled"]')
-    pairs = (str(item).partition("=") for item in items)
+        return list(check.by_name("require", value, 'require={"compiled": True}').items())
+    pairs = (item.partition("=") for item in check.names("require", value, '["compiled"]'))
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
@@ -89,33 +90,37 @@ def _flag(name: str, value: Any) -> bool:
     raise BadOption(f"contract {name}={value!r}", remedy=f"write {name} or {name}=false")
 
 
-def _device(value: Any) -> str:
-    text = str(value).strip()
+def _device(name: str, value: Any) -> str:
+    text = value.strip() if isinstance(value, str) else ""
     if not text:
-        raise BadOption("contract device without a name", remedy="for example device=cpu")
+        raise BadOption(
+            f"contract {name} without a name: {check.shown(value)}", remedy="for example device=cpu"
+        )
     return text
 
 
-def _types(value: Any) -> tuple[str, ...]:
+def _types(name: str, value: Any) -> tuple[str, ...]:
     """``float32+int8`` or a list of names."""
-    names = value.split("+") if isinstance(value, str) else [str(name) for name in value]
-    names = [name.strip() for name in names if name.strip()]
-    unknown = sorted(set(names) - set(dtypes.BY_NAME))
-    if unknown or not names:
+    given = value.split("+") if isinstance(value, str) else value
+    found = [part for part in check.names(f"contract {name}", given, '["float32"]') if part]
+    unknown = sorted(set(found) - set(dtypes.BY_NAME))
+    if unknown or not found:
         raise BadOption(
             f"contract dtypes={value!r}: unknown types {unknown}" if unknown else "no dtypes",
             remedy="for example dtypes=float32+int8",
         )
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(found))
 
 
-def _number(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise BadOption(f"max_error={value!r} is no number", remedy="for example 1e-5") from error
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadOption(
+            f"{name}={check.shown(value)} is no number", remedy="for example 1e-5"
+        ) from error
     if not 0 < number < math.inf:
-        raise BadOption(f"max_error={value!r}", remedy="use a positive number")
+        raise BadOption(f"{name}={check.shown(value)}", remedy="use a positive number")
     return number
 
 
@@ -144,75 +149,125 @@ class CompileOptions:
 
 def make_options(
     *,
-    target: str,
-    cpu: str | None,
-    precision: str,
-    threads: int | None,
-    dims: Mapping[str, Any] | None,
+    target: Any,
+    cpu: Any,
+    precision: Any,
+    threads: Any,
+    dims: Any,
     require: Any,
-    disable: Iterable[str] = (),
+    disable: Any = (),
 ) -> CompileOptions:
     """Validates options.
 
     Raises:
         BadOption: a value is unknown or out of range.
-        BadTarget: the target is unknown.
+        BadTarget: the target or the processor is unknown.
     """
-    if target != "cpu":
-        raise BadTarget(f"unknown target {target!r}", remedy="use cpu")
-    if precision != "fp32":
-        raise BadOption(f"unknown precision {precision!r}", remedy="use fp32")
-    count = len(os.sched_getaffinity(0)) if threads is None else _whole(threads)
-    if count is None or not 1 <= count <= 1024:
-        raise BadOption(f"threads is {threads!r}", remedy="use 1 .. 1024")
-    if not isinstance(dims or {}, Mapping):
-        raise BadOption(f"dims is {dims!r}", remedy='for example dims={"batch": (1, 8)}')
-    ranges = {str(name): _range(str(name), value) for name, value in (dims or {}).items()}
+    given = check.by_name("dims", dims, 'dims={"batch": (1, 8)}')
     return CompileOptions(
-        target=target,
-        cpu=cpu,
-        precision=precision,
-        threads=count,
-        ranges=ranges,
+        target=check.one_of("target", target, ("cpu",), BadTarget),
+        cpu=_processor(cpu),
+        precision=check.one_of("precision", precision, ("fp32",)),
+        threads=check.thread_count(threads),
+        ranges={name: _range(name, value) for name, value in given.items()},
         require=Require.of(require),
         disable=_disabled(disable),
     )
 
 
-def _disabled(names: Iterable[str]) -> tuple[str, ...]:
+def _processor(name: Any) -> str | None:
+    from tilewright.codegen.cpu.target import known_targets
+
+    known = ("host", "native", *known_targets())
+    return None if name is None else check.one_of("processor", name, known, BadTarget)
+
+
+def _disabled(given: Any) -> tuple[str, ...]:
     from tilewright.codegen.cpu.tactics import OPTIONAL
     from tilewright.lower.layout import ALGORITHMS
 
     known = (*ALGORITHMS, *OPTIONAL)
-    chosen = tuple(sorted({names} if isinstance(names, str) else set(names)))
+    chosen = tuple(sorted(set(check.names("disable", given, '["winograd"]'))))
     unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise BadOption(f"{unknown} cannot be disabled", remedy=f"use one of {', '.join(known)}")
+        raise BadOption(
+            f"disable: {unknown} cannot be disabled", remedy=f"use one of {', '.join(known)}"
+        )
     return chosen
 
 
 def _range(name: str, value: Any) -> Range:
     """A size, or (lowest, highest) with None for an open end."""
-    size = _whole(value)
-    ends = (size, size) if size is not None else value
+    ends = (value, value) if check.is_whole(value) else value
     if not isinstance(ends, list | tuple) or len(ends) != 2:
-        raise BadOption(f"range of {name}: {value!r}", remedy="use (lowest, highest) or one size")
-    low, high = (None if end is None else _whole(end) for end in ends)
-    wrong = [
-        end for end, read in zip(ends, (low, high), strict=True) if (end is None) != (read is None)
-    ]
-    if wrong or (low or 0) < 0 or (high or 0) < 0:
-        raise BadOption(f"range of {name}: {value!r}", remedy="use whole numbers of at least 0")
+        raise BadOption(
+            f"dims: range of {name}: {check.shown(value)}",
+            remedy="use (lowest, highest) or one size",
+        )
+    low, high = (
+        None if end is None else check.whole(f"dims: range of {name}", end, 0) for end in ends
+    )
     if low is not None and high is not None and low > high:
-        raise BadOption(f"range of {name}: {low} is above {high}", remedy="swap them")
+        raise BadOption(f"dims: range of {name}: {low} is above {high}", remedy="swap them")
     return low, high
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number (NumPy's too, no bool), or None."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a caller wants besides the engine.
+
+    Attributes:
+        verify: compare the engine with the reference.
+        verify_passes: compare the graph after every pass with the graph before it.
+        verify_feeds: inputs by name for the comparison; None for random ones.
+        dump_graph: file for the graph after the passes.
+        dump_kernels: folder for the text of each kernel.
+        cache: folder of compiled kernels, ``USER_CACHE`` for the user's, None for none.
+        progress: called with (stage, done, total).
+    """
+
+    verify: bool
+    verify_passes: bool
+    verify_feeds: Mapping[str, Any] | None
+    dump_graph: Path | None
+    dump_kernels: Path | None
+    cache: Path | str | None
+    progress: Progress | None
+
+
+def make_wishes(
+    *,
+    verify: Any,
+    verify_passes: Any,
+    verify_feeds: Any,
+    dump_graph: Any,
+    dump_kernels: Any,
+    cache: Any,
+    progress: Any,
+) -> Wishes:
+    """Validates what ``compile`` is asked for besides an engine.
+
+    Raises:
+        BadOption: a value is of a wrong type, or inputs are given for no comparison.
+    """
+    checked = check.flag("verify", verify)
+    if verify_feeds is not None:
+        verify_feeds = check.by_name("verify_feeds", verify_feeds, 'verify_feeds={"x": array}')
+        if not checked:
+            raise BadOption(
+                "verify_feeds are given, but verify is off", remedy="drop one of the two options"
+            )
+    users_own = isinstance(cache, str) and cache == USER_CACHE
+    return Wishes(
+        verify=checked,
+        verify_passes=check.flag("verify_passes", verify_passes),
+        verify_feeds=verify_feeds,
+        dump_graph=_path("dump_graph", dump_graph),
+        dump_kernels=_path("dump_kernels", dump_kernels),
+        cache=USER_CACHE if users_own else _path("cache", cache),
+        progress=check.function("progress", progress),
+    )
+
+
+def _path(option: str, value: Any) -> Path | None:
+    return None if value is None else check.file_path(option, value)

@@ -8,7 +8,7 @@ Not here: running and verifying the engine (compiler.build, compiler.verify).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from tilewright.compiler.compile_kernels import KernelStore, compile_objects, fi
 from tilewright.compiler.contracts import check_compiled, check_program
 from tilewright.compiler.native_branches import native_branches
 from tilewright.compiler.object_cache import ObjectCache
-from tilewright.compiler.options import CompileOptions
+from tilewright.compiler.options import CompileOptions, Progress
 from tilewright.compiler.placement import place
 from tilewright.core.errors import BadOption
 from tilewright.core.record import DecisionLog
@@ -37,7 +37,6 @@ from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.program import Program, Segment, all_steps, reads
 
-Progress = Callable[[str, int, int], None]
 CONTROL_FLOW = frozenset((("", "If"), ("", "Loop"), ("", "Scan")))
 
 
@@ -72,7 +71,7 @@ class Build:
 
 def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
     """Runs all stages on an imported model."""
-    target = named_target(build.options.cpu or "host")
+    target = named_target("host" if build.options.cpu is None else build.options.cpu)
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
     store = KernelStore(target, build.log, build.options.disable)
     store.count(draft)

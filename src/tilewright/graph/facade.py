@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from tilewright.core.errors import UnsupportedOp, VerificationFailed
+from tilewright.core.errors import BadOption, UnsupportedOp, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
@@ -67,20 +67,24 @@ class Model:
 
         Raises:
             InvalidModel, UnsupportedOp: see ``graph.load.load_model``.
+            BadOption: options of torch modules for another model.
         """
-        declared = declared_ranges(dynamic_shapes)
-        if is_torch_module(source):
-            source = import_torch(source, example_inputs, dynamic_shapes=dynamic_shapes)
-            name = "torch module"
-        else:
-            name = source_name(source) or "model"
 
         def acceptable(domain: str, op_type: str, opset: int) -> bool:
             return known_to_onnx(domain, op_type, opset) or (
                 known is not None and known(domain, op_type)
             )
 
-        model = load_model(source, known=acceptable, log=log)
+        declared = declared_ranges(dynamic_shapes)
+        if is_torch_module(source):
+            name = "torch module"
+            model = import_torch(
+                source, example_inputs, dynamic_shapes=dynamic_shapes, known=acceptable, log=log
+            )
+        else:
+            _refuse_torch_options(source, example_inputs, dynamic_shapes)
+            name = source_name(source) or "model"
+            model = load_model(source, known=acceptable, log=log)
         lineage = Lineage.of(model)
         normalize(model, log=log, file=name)
         lineage.saw(model, "normalize")
@@ -182,6 +186,17 @@ class Model:
         """
         part = extract(self._imported, list(inputs), list(outputs), infos=infos)
         save_model(part, path, infos=infos)
+
+
+def _refuse_torch_options(source: Any, example_inputs: Any, dynamic_shapes: Any) -> None:
+    for name, given in (("example_inputs", example_inputs), ("dynamic_shapes", dynamic_shapes)):
+        if given is not None:
+            raise BadOption(
+                f"{name} is for a torch.nn.Module, the model is {type(source).__name__}",
+                file=source_name(source),
+                remedy=f"drop {name}; verify_feeds= takes inputs to verify with, dims= the range "
+                "of sizes",
+            )
 
 
 def reference(

@@ -11,16 +11,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
+from tilewright.core import check_option as check
+from tilewright.core.errors import BadOption, BadTarget, CorruptEngine, OutOfMemory
 from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
 from tilewright.runtime import engine_file
+from tilewright.runtime.cpu.allocator import refused
 from tilewright.runtime.cpu.host import missing_features
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
@@ -38,14 +41,22 @@ class Engine:
         parts: program, constants and code.
         threads: threads of one run; None takes what it was compiled for.
 
+    Raises:
+        BadOption: ``parts`` is something else, or ``threads`` is not in 1 .. 1024.
+
     An engine for another processor can be looked at and saved, not run.
     """
 
     def __init__(self, parts: EngineParts, *, threads: int | None = None) -> None:
+        if not isinstance(parts, EngineParts):
+            raise BadOption(
+                f"parts is {check.shown(parts)}",
+                remedy="use tilewright.load(path) or tilewright.compile(model)",
+            )
         self._parts = parts
         self._handed_over = handed_over(parts.program)
         info = parts.info
-        self.threads = _threads(threads if threads is not None else info.get("threads"))
+        self.threads = check.thread_count(info.get("threads") if threads is None else threads)
         self._lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
         self._executor: Executor | None = None
         if not self._lacking:
@@ -95,12 +106,13 @@ class Engine:
     @property
     def summary(self) -> dict[str, Any]:
         """Sizes, kernels and errors of the build; its times too, before it is saved."""
-        return {**self._parts.info.get("summary", {}), **self._parts.times}
+        return deepcopy({**self._parts.info.get("summary", {}), **self._parts.times})
 
     @property
     def info(self) -> dict[str, Any]:
         """Target, options and versions of the build."""
-        return {k: v for k, v in self._parts.info.items() if k not in ("metadata", "summary")}
+        shown = {k: v for k, v in self._parts.info.items() if k not in ("metadata", "summary")}
+        return deepcopy(shown)
 
     @property
     def runs_here(self) -> bool:
@@ -127,7 +139,11 @@ class Engine:
     def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
         """Bytes of the arenas of a run's segments; None where sizes are only known while it
         runs.
+
+        Raises:
+            BadOption: a size is no whole number of at least 0.
         """
+        symbols = check.sizes("symbols", symbols)
         executor, total = self._runnable(), 0
         for step in self.program.steps:
             if isinstance(step, Segment):
@@ -148,7 +164,7 @@ class Engine:
         Raises:
             ShapeMismatch: a feed does not fit ``inputs``.
             OutOfRange: an index in the data lies outside of its tensor.
-            OutOfMemory: the memory plan does not fit into this machine.
+            OutOfMemory: the memory plan, an input or a value does not fit into this machine.
             BadTarget: the engine is for another processor.
         """
         return self._run(self._runnable(), by_name(feeds, inputs, self.inputs))[0]
@@ -165,8 +181,11 @@ class Engine:
         executor.execute(program, run)
         results: dict[str, Any] = {}
         found = executor.outputs(program, run)
-        for spec, value, ours in zip(program.outputs, found, self._handed_over, strict=True):
-            results[spec.name] = value if ours else copied(value)
+        try:
+            for spec, value, ours in zip(program.outputs, found, self._handed_over, strict=True):
+                results[spec.name] = value if ours else copied(value)
+        except MemoryError as error:
+            raise refused(error, "a copy of an output") from error
         return results, run.symbols
 
     def _runnable(self) -> Executor:
@@ -181,7 +200,13 @@ class Engine:
     def submit(
         self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any
     ) -> Future[dict[str, Any]]:
-        """``run`` on a thread of the engine; the future gives its result."""
+        """``run`` on a thread of the engine; the future gives its result.
+
+        Arrays that are given must not be changed before that.
+
+        Raises:
+            OutOfMemory: the system starts no more threads.
+        """
         with self._lock:
             if self._submitter is None or self._submitter_process != os.getpid():
                 # The threads of a pool do not exist in a forked child.
@@ -189,7 +214,14 @@ class Engine:
                 self._submitter = ThreadPoolExecutor(
                     max_workers=max(1, self.threads), thread_name_prefix="tilewright-submit"
                 )
-            return self._submitter.submit(self.run, feeds, **inputs)
+            try:
+                return self._submitter.submit(self.run, feeds, **inputs)
+            except RuntimeError as error:  # the pool holds what it cannot start
+                self._submitter = None
+                raise OutOfMemory(
+                    f"no thread for submit: {error}",
+                    remedy="use run, end other threads, or raise the limit on threads (ulimit -u)",
+                ) from error
 
     def profile(
         self, feeds: Mapping[str, Any] | None = None, /, *, runs: int = 50, **inputs: Any
@@ -201,13 +233,12 @@ class Engine:
             runs: how many runs are timed with profiling, and as many without.
 
         Raises:
-            BadOption: ``runs`` is not positive.
+            BadOption: ``runs`` is no positive number.
             UserError: see ``run``.
         """
         from tilewright.runtime.profile import profile_runs
 
-        if runs < 1:
-            raise BadOption(f"runs is {runs}", remedy="use a positive number")
+        runs = check.whole("runs", runs, 1)
         given = by_name(feeds, inputs, self.inputs)
         sizes: dict[str, int] = {}
         return profile_runs(
@@ -238,20 +269,22 @@ class Engine:
             board: a GPU of the tables whose roofs are taken instead; nothing is timed then.
 
         Raises:
-            BadOption: a size is of no dim.
+            BadOption: a size is of no dim, ``runs`` is no number.
             BadTarget: the board is unknown.
             UserError: see ``run``.
         """
         from tilewright.runtime.explain.of_engine import explain_engine
 
+        runs = check.whole("runs", runs, 0)
         return explain_engine(
             self._parts,
             feeds=by_name(feeds, inputs, self.inputs),
-            sizes=sizes or {},
+            sizes=check.sizes("sizes", sizes),
             ranges=self._ranges,
             threads=self.threads,
             board=board,
-            measure=(lambda given: self.profile(given, runs=runs)) if self.runs_here else None,
+            runs_here=self.runs_here,
+            measure=(lambda given: self.profile(given, runs=runs)) if runs else None,
         )
 
     # --- files -----------------------------------------------------------------------------------
@@ -259,8 +292,11 @@ class Engine:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the engine to a ``.tw`` file, whole or not at all.
 
+        A link stays and its file is replaced; a file that exists keeps its permissions.
+
         Raises:
-            CacheError: it cannot be written.
+            CacheError: it cannot be written, or the path is a folder, a device or a pipe.
+            BadOption: ``path`` is no path.
         """
         engine_file.save(self._parts, path)
 
@@ -278,21 +314,16 @@ def load(
     Raises:
         CorruptEngine: the file is damaged, truncated, foreign or hostile.
         BadTarget: it was compiled for another processor.
+        BadOption: an option is of a wrong type or out of range.
     """
+    threads = None if threads is None else check.thread_count(threads)
+    only_looked_at = check.flag("inspect", inspect)
     parts = engine_file.load_parts(path)
     try:
         engine = Engine(parts, threads=threads)
-        if not inspect:
+        if not only_looked_at:
             engine._runnable()
     except (CorruptEngine, BadTarget) as error:
         error.file = error.file or str(path)
         raise
     return engine
-
-
-def _threads(wanted: int | None) -> int:
-    if wanted is None:
-        return len(os.sched_getaffinity(0))
-    if not 1 <= wanted <= 1024:
-        raise BadOption(f"threads is {wanted}", remedy="use 1 .. 1024")
-    return int(wanted)

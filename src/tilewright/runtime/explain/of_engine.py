@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, OutOfRange, ShapeMismatch
 from tilewright.hw.lookup import find_board
 from tilewright.report.explanation import Explanation
@@ -49,6 +50,7 @@ def explain_engine(
     ranges: Mapping[str, Range],
     threads: int,
     board: str | None,
+    runs_here: bool,
     measure: Measure | None,
 ) -> Explanation:
     """Explains an engine.
@@ -59,7 +61,8 @@ def explain_engine(
         ranges: declared range of dims.
         threads: of a run.
         board: a GPU whose roofs are taken instead of this machine's; nothing is timed then.
-        measure: times runs on inputs; None where the engine does not run here.
+        runs_here: whether this machine can run the engine.
+        measure: times runs on inputs; None where nothing is to be timed.
 
     Raises:
         BadOption: a size is of no dim.
@@ -70,18 +73,18 @@ def explain_engine(
     known, assumed = settled_sizes(subject, sizes, ranges)
     warnings: list[str] = []
     profile: Profile | None = None
-    if board is None and measure is not None:
+    if not runs_here:
+        warnings.append(f"made for {parts.info.get('cpu')}, which is not here: nothing was timed")
+    elif board is None and measure is not None:
         if feeds:
             profile, assumed = measure(feeds), []
         else:
             profile = _measured_on_examples(subject, known, measure, warnings)
-    elif measure is None:
-        warnings.append(f"made for {parts.info.get('cpu')}, which is not here: nothing was timed")
     if profile is not None:
         known = {**known, **profile.sizes}
     footprint = footprint_bytes(subject, known)
     floors = None
-    if board is not None or measure is not None:
+    if board is not None or runs_here:
         floors = device_floors(board, str(parts.info.get("cpu", "")), threads, footprint)
     return explain(
         subject, sizes=known, assumed=assumed, profile=profile, floors=floors, warnings=warnings
@@ -94,8 +97,9 @@ def settled_sizes(
     """A size for every symbolic dim of the inputs, and the names of those that nobody gave.
 
     Raises:
-        BadOption: a size is of no dim.
+        BadOption: a size is of no dim, or is none.
     """
+    sizes = check.sizes("sizes", sizes)
     needed = unknown_sizes(subject.program, {})
     unknown = sorted(set(sizes) - set(needed))
     if unknown:
@@ -111,7 +115,7 @@ def device_floors(board: str | None, cpu: str, threads: int, footprint: float) -
         BadTarget: the board is unknown.
     """
     if board is not None:
-        return board_floors(find_board(board), footprint)
+        return board_floors(find_board(check.text("board", board)), footprint)
     return cpu_floors(cpu, threads, footprint)
 
 
