@@ -1,6 +1,6 @@
 """Fills the tables of measured results in the pages: ``python scripts/update_docs.py [--check]``.
 
-Input: ``bench/results/bench_*.json``, each what ``tilewright bench --json`` printed, and
+Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote, and
 ``docs/conformance.json``.
 Output: the text between the markers ``bench:`` and ``conformance:``, ``begin`` and ``end``; with
 ``--check`` nothing is written, and the exit code is 1 where a page says anything else.
@@ -67,7 +67,7 @@ def load_results(folder: Path) -> list[Mapping[str, Any]]:
     """Returns all comparisons of all files of a folder."""
     found: list[Mapping[str, Any]] = []
     for file in sorted(folder.glob("bench_*.json")):
-        found += json.loads(file.read_text(encoding="utf-8"))
+        found += json.loads(file.read_text(encoding="utf-8"))["comparisons"]
     return found
 
 

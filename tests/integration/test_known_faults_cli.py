@@ -282,6 +282,32 @@ def test_a_signal_in_a_callback_is_not_lost(name: str, code: int, finalizer: boo
     assert time.perf_counter() - start < 30
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("milliseconds", [100, 500, 1500])
+def test_ctrl_c_ends_a_comparison_with_all_of_its_processes(milliseconds: int) -> None:
+    """A terminal sends it to every process of the group at once."""
+    process = subprocess.Popen(
+        [*ENTRY, "bench", "model.onnx", *SIZES, "--rounds", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    time.sleep(milliseconds / 1e3)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    if "onnxruntime is not installed" in stderr:
+        pytest.skip("onnxruntime is not installed")
+    assert "preparing onnxruntime" in first
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr.endswith("interrupted\n")
+    assert "Traceback" not in stderr
+    with pytest.raises(ProcessLookupError):  # nobody is left in the group
+        os.killpg(process.pid, 0)
+
+
 def test_what_the_system_refuses_is_a_message(folder: Path) -> None:
     pytest.importorskip("PIL")
     for arguments in (("demo", folder), ("run", folder), ("run", "net.tw", "--npz", folder)):

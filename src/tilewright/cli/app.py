@@ -35,7 +35,7 @@ EXAMPLES = {  # shown below each verb's help
     "verify": "verify model.onnx --engine model.tw --npz inputs.npz",
     "explain": "explain model.tw --npz inputs.npz --html report.html",
     "profile": "profile model.tw --npz inputs.npz --trace trace.json",
-    "bench": "bench model.onnx --threads 1,2 --dim batch=1",
+    "bench": "bench model.onnx --against onnxruntime,openvino --threads 1,2 --dim batch=1",
     "device": "device --board h200 --occupancy regs=64,smem=48KiB,block=256",
     "demo": "demo photo.png --with tilewright",
 }

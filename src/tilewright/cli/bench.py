@@ -1,5 +1,6 @@
 """``tilewright bench``: compares Tilewright with other runtimes on models, and prints ratios."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,82 +8,155 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import Dims, Json, Npz, parse_counts, parse_list, parse_sizes
+from tilewright.core.errors import BadOption, UserError
 from tilewright.core.plural import plural
+from tilewright.core.whole_file import check_output, whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.table import Table
 
-    from tilewright.compiler.bench import Comparison
+    from tilewright.compiler.bench import BenchReport, Comparison
 
 
 def bench_models(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files.")],
     against: Annotated[
-        str, typer.Option(metavar="NAMES", help="Runtimes to compare with: onnxruntime, openvino.")
+        str,
+        typer.Option(metavar="NAMES", help="Whom to compare with: onnxruntime,openvino,torch."),
     ] = "onnxruntime",
     threads: Annotated[str, typer.Option(metavar="COUNTS", help="For example 1,2.")] = "1",
     npz: Npz = None,
     dim: Dims = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Batches of each runtime.")] = 15,
-    batch_ms: Annotated[float, typer.Option(min=1, help="Milliseconds of a batch.")] = 60.0,
+    rounds: Annotated[int, typer.Option(help="Batches of each runtime, 1 to 1000.")] = 15,
+    batch_ms: Annotated[
+        float, typer.Option(metavar="MS", help="Milliseconds of a batch, 1 to 10000.")
+    ] = 60.0,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Greatest relative difference of outputs.")
+        float, typer.Option(help="Greatest relative difference of outputs, 0 to 1.")
     ] = 1e-4,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT.json", help="Also write the results as JSON."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time Tilewright and other runtimes in turns on the same inputs, after comparing outputs.
 
     Inputs are those of --npz, else of the .npz beside the model, else random (sizes from --dim).
-    Needs the runtimes that it compares with: pip install "tilewright[bench]".
+    Rounds in which the machine was slow do not count; the table says how many.
     """
     counts, peers, sizes = parse_counts(threads), tuple(parse_list(against)), parse_sizes(dim)
+    _check_files(models, npz, output)
 
-    from tilewright.compiler.bench import BenchOptions, bench
+    from tilewright.compiler.bench import BenchOptions, BenchReport, bench, check_request
     from tilewright.compiler.feeds import load_npz
 
-    feeds = load_npz(npz) if npz else None
-    comparisons = []
-    for model in models:
-        for count in counts:
-            options = BenchOptions(
+    wanted = [
+        (
+            model,
+            BenchOptions(
                 peers=peers, threads=count, rounds=rounds, batch_ms=batch_ms, tolerance=tolerance
-            )
+            ),
+        )
+        for model in models
+        for count in counts
+    ]
+    for model, options in wanted:
+        check_request(model, options)
+    feeds = load_npz(npz) if npz else None
+    comparisons: list[Comparison] = []
+    try:
+        for model, options in wanted:
             comparisons.append(
                 bench(model, options, feeds=feeds, sizes=sizes, progress=console.log)
             )
+    except UserError:
+        if comparisons and not as_json:  # what was measured before is not lost
+            _print_report(BenchReport.of(comparisons))
+        raise
+    report = BenchReport.of(comparisons)
+    if output is not None:
+        with whole_file(output) as unfinished:
+            unfinished.write_text(console.json_text(report) + "\n", encoding="utf-8")
     if as_json:
-        console.write_json(comparisons)
+        console.write_json(report)
     else:
-        _print_comparisons(comparisons)
+        _print_report(report)
 
 
-def _print_comparisons(comparisons: "Sequence[Comparison]") -> None:
-    for comparison in comparisons:
-        console.show(_table(comparison))
+def _check_files(models: Sequence[Path], npz: Path | None, output: Path | None) -> None:
+    """Sees that files are what they are meant to be.
+
+    Raises:
+        BadOption: a model ends in .json, or the output is an input.
+    """
+    for model in models:
+        if model.suffix == ".json":
+            remedy = f"results are written with -o {model}; --json prints them"
+            raise BadOption("is no ONNX file", file=str(model), remedy=remedy)
+    if output is not None:
+        beside = [model.with_suffix(".npz") for model in models]
+        check_output(output, (*models, npz, *beside))
+
+
+def _print_report(report: "BenchReport") -> None:
+    for comparison in report.comparisons:
+        console.show(_times(comparison))
+        console.write(_canaries(comparison))
+        console.write("")
+    console.show(_ratios(report))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
-    for timing in comparisons[0].timings:
-        console.write(f"{timing.contender} {timing.version}, precision: {timing.precision}")
-    console.write(comparisons[0].device)
+    for timing in report.comparisons[0].timings:
+        console.write(
+            f"{timing.contender} {timing.version}: {timing.precision} ({timing.settings})"
+        )
+    console.write(report.comparisons[0].device)
 
 
-def _table(comparison: "Comparison") -> "Table":
+def _title(comparison: "Comparison") -> str:
+    return f"{comparison.model}, {plural(comparison.threads, 'thread')}"
+
+
+def _times(comparison: "Comparison") -> "Table":
     from rich.table import Table
 
-    threads = plural(comparison.threads, "thread")
-    table = Table(title=f"{comparison.model}, {threads}", title_justify="left")
+    table = Table(title=_title(comparison), title_justify="left")
     table.add_column("runtime")
-    for title in ("min ms", "median ms", "ratio of minima", "of medians", "error"):
+    for title in ("min ms", "median ms", "runs", "error"):
         table.add_column(title, justify="right")
     for timing in comparison.timings:
-        name = timing.contender
-        ratios = (comparison.ratio_min, comparison.ratio_median)
         table.add_row(
-            name,
+            timing.contender,
             f"{timing.min_us / 1e3:.3f}",
             f"{timing.median_us / 1e3:.3f}",
-            *(f"{ratio[name]:.2f}" if name in ratio else "" for ratio in ratios),
+            str(timing.num_runs),
             f"{timing.error:.1e}",
         )
     return table
+
+
+def _canaries(comparison: "Comparison") -> str:
+    found = comparison.canaries
+    return (
+        f"{plural(found.num_kept, 'round')} counted, {found.num_discarded} thrown away as the "
+        f"machine was slow: canary {found.best_flops / 1e9:.0f} GFLOP/s at best, "
+        f"{min(found.share):.0%} of it at worst"
+    )
+
+
+def _ratios(report: "BenchReport") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="times as long as Tilewright, medians (minima)", title_justify="left")
+    table.add_column("model")
+    for peer in report.geomean_median:
+        table.add_column(peer, justify="right")
+    for one in report.comparisons:
+        table.add_row(_title(one), *_cells(one.ratio_median, one.ratio_min))
+    table.add_section()
+    table.add_row("geometric mean", *_cells(report.geomean_median, report.geomean_min))
+    return table
+
+
+def _cells(medians: Mapping[str, float], minima: Mapping[str, float]) -> list[str]:
+    return [f"{medians[peer]:.2f} ({minima[peer]:.2f})" for peer in medians]

@@ -26,6 +26,7 @@ from pathlib import Path
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.compile_worker import CANNOT_WRITE
+from tilewright.compiler.processes import source_path, start_undisturbed
 from tilewright.core.cache_folder import VARIABLE
 from tilewright.core.errors import CacheError, InternalError, OutOfMemory
 from tilewright.core.whole_file import whole_files
@@ -204,7 +205,7 @@ def _check(worker: subprocess.Popen[bytes], log: Path) -> None:
 
 def _start(folder: Path, keys: list[str], target: CpuTarget, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as file:  # a pipe that nobody reads would stop a worker that warns a lot
-        worker = subprocess.Popen(
+        worker = start_undisturbed(
             # -P: a file of the user's in the current folder must not shadow a module.
             [sys.executable, "-P", "-m", "tilewright.compiler.compile_worker"],
             stdin=subprocess.PIPE,
@@ -222,6 +223,4 @@ def _start(folder: Path, keys: list[str], target: CpuTarget, log: Path) -> subpr
 def _environment() -> dict[str, str]:
     """What Python needs to start, and to find this package and its libraries."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT}
-    source = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH")
-    return {**kept, "PYTHONPATH": os.pathsep.join([source, *([given] if given else [])])}
+    return {**kept, "PYTHONPATH": source_path()}

@@ -284,12 +284,44 @@ def test_bench_shows_no_traceback_of_a_worker(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_bench_compares_outputs_and_prints_ratios() -> None:
+def test_bench_compares_outputs_and_prints_ratios(folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     sizes = ("--dim", "batch=1", "--dim", "height=8")
-    quick = ("--rounds", "2", "--batch-ms", "2", "--json")
-    (found,) = _json(_run("bench", "model.onnx", *sizes, *quick))
+    quick = ("--rounds", "2", "--batch-ms", "2", "-o", "found.json")
+    report = _json(_run("bench", "model.onnx", *sizes, *quick, "--json"))
+    assert json.loads((folder / "found.json").read_text()) == report
+    (found,) = report["comparisons"]
     peer, ours = found["timings"]
+    assert (peer["precision"], ours["precision"]) == ("fp32", "fp32")
+    assert len(found["canaries"]["share"]) >= found["canaries"]["num_kept"] >= 1
+    assert report["geomean_median"] == pytest.approx(found["ratio_median"])
     assert (peer["contender"], ours["contender"]) == ("onnxruntime", "tilewright")
     assert ours["error"] < 1e-5
     assert found["ratio_median"]["onnxruntime"] > 0
+
+
+def test_bench_ends_with_ratios_and_their_mean() -> None:
+    pytest.importorskip("onnxruntime")
+    sizes = ("--dim", "batch=1", "--dim", "height=8")
+    result = _run("bench", "model.onnx", *sizes, "--rounds", "1", "--batch-ms", "1")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert any("counted, " in line and "GFLOP/s at best" in line for line in lines)
+    assert any("geometric mean" in line for line in lines)
+    assert any("onnxruntime" in line and ": fp32 (" in line for line in lines)
+
+
+def test_bench_keeps_what_was_measured_before_a_failure(folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (folder / "bad.onnx").write_bytes(b"no model at all")
+    sizes = ("--dim", "batch=1", "--dim", "height=8")
+    result = _run("bench", "model.onnx", "bad.onnx", *sizes, "--rounds", "1", "--batch-ms", "1")
+    assert result.exit_code == 1
+    assert "geometric mean" in result.stdout
+    assert "InvalidProtobuf" in result.stderr
+
+
+def test_bench_explains_where_results_go(folder: Path) -> None:
+    _refused(_run("bench", "model.onnx", "out.json"), "out.json: is no ONNX file")
+    _refused(_run("bench", "model.onnx", "-o", "model.onnx"), "is the same file as model.onnx")
+    assert not (folder / "out.json").exists()

@@ -8,11 +8,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from tilewright.compiler import bench, bench_worker
-from tilewright.compiler.bench import BenchOptions, Worker, relative_error
+from tilewright.compiler.bench import BenchOptions, BenchReport, Comparison, bench, compare
+from tilewright.compiler.bench.contender import Canary, Contender
+from tilewright.compiler.bench.outputs import errors_of, relative_error
+from tilewright.compiler.bench.peers import OPENERS, openvino
+from tilewright.compiler.bench.peers import torch as torch_peer
+from tilewright.compiler.bench.peers.opened import PRECISION
+from tilewright.compiler.bench.results import Round, canaries_of, kept_samples_us
 from tilewright.compiler.feeds import Arrays
 from tilewright.core.errors import BadOption, UserError, VerificationFailed
 
+INF, NAN = float("inf"), float("nan")
 X = np.array([1.0, -4.0, 2.0], np.float32)
 
 
@@ -49,61 +55,240 @@ def test_relative_error(actual: Arrays, wanted: Arrays, error: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peers", "message"), [(("tensorflow",), "unknown peers"), ((), "nothing to compare")]
+    ("options", "message"),
+    [
+        ({"peers": ("tensorflow",)}, "unknown peers"),
+        ({"peers": ()}, "nothing to compare"),
+        ({"peers": ("torch", "torch")}, "named twice"),
+        ({"peers": ("tilewright",)}, "takes part anyway"),
+        *[({"batch_ms": value}, "batch_ms is ") for value in (INF, NAN, -1.0, 0.0, 1e9)],
+        *[({"rounds": value}, "rounds is ") for value in (-1, 0, 10**6, 10**30)],
+        *[({"tolerance": value}, "tolerance is ") for value in (INF, NAN, -1.0)],
+        *[({"threads": value}, "threads is ") for value in (-1, 0, 10**5, 10**30)],
+    ],
 )
-def test_bad_peers_are_refused(peers: tuple[str, ...], message: str, model: Path) -> None:
+def test_what_cannot_be_measured_is_refused(
+    options: dict[str, Any], message: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "Contender", None)  # nothing is started
     with pytest.raises(BadOption, match=message):
-        bench.bench(model, BenchOptions(peers=peers))
+        bench(model, BenchOptions(**options))
 
 
 def test_a_missing_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
-        bench.bench(tmp_path / "none.onnx", BenchOptions())
+        bench(tmp_path / "none.onnx", BenchOptions())
 
 
 def test_a_contender_tells_its_inputs_runs_and_is_timed(model: Path, tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.savez(tmp_path / "feeds.npz", x=x)
-    with Worker("onnxruntime", model, threads=1) as worker:
-        (spec,) = worker.specs
+    with Contender("tilewright", model, threads=1) as contender:
+        (spec,) = contender.specs
         assert (spec.name, spec.dtype, spec.shape) == ("x", "float32", ("n", 3))
-        feeds, outputs = str(tmp_path / "feeds.npz"), tmp_path / "outputs.npz"
-        worker.ask(verb="check", feeds=feeds, outputs=str(outputs))
-        samples_us = worker.ask(verb="time", milliseconds=2)["samples_us"]
-    with np.load(outputs) as arrays:
+        assert contender.precision == PRECISION
+        contender.check(tmp_path / "feeds.npz", tmp_path / "outputs.npz")
+        samples_us = contender.time_us(2.0)
+    with np.load(tmp_path / "outputs.npz") as arrays:
         assert np.array_equal(arrays["y"], 2 * x)
     assert samples_us
     assert min(samples_us) > 0
 
 
-def test_what_is_wrong_in_a_contender_reaches_the_user(model: Path) -> None:
-    with pytest.raises(UserError, match="torch does not execute ONNX files"):
-        Worker("torch", model, threads=1)
+def test_a_contender_that_has_died_is_explained(model: Path) -> None:
+    with Contender("tilewright", model, threads=1) as contender:
+        contender._process.kill()
+        contender._process.wait()
+        with pytest.raises(UserError, match="tilewright died with exit code -9"):
+            contender.time_us(1.0)
 
 
-def test_a_missing_contender_is_explained(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+@pytest.mark.parametrize("peer", ["onnxruntime", "openvino", "torch"])
+def test_a_missing_peer_is_explained(
+    monkeypatch: pytest.MonkeyPatch, model: Path, peer: str
+) -> None:
     def missing(name: str) -> None:
-        raise ModuleNotFoundError(name)
+        raise ModuleNotFoundError(name, name=name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    for opener in (bench_worker.open_openvino, bench_worker.open_onnxruntime):
-        with pytest.raises(BadOption, match="is not installed"):
-            opener(model, 1)
+    with pytest.raises(BadOption, match=f"{peer} is not installed") as caught:
+        OPENERS[peer](model, 1)
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith(f"pip install {peer}")
 
 
-def test_outputs_that_differ_stop_the_comparison(tmp_path: Path) -> None:
-    class Fake(Worker):
-        def __init__(self, name: str, value: float) -> None:
-            self.name = name
-            self.value = value
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("x", name="torchvision.ops"), "needs torchvision, which is not inst"),
+        (OSError("libgomp.so: cannot open"), "cannot be loaded: libgomp.so"),
+    ],
+)
+def test_a_peer_that_cannot_be_loaded_is_explained(
+    monkeypatch: pytest.MonkeyPatch, model: Path, error: Exception, message: str
+) -> None:
+    def broken(_name: str) -> None:
+        raise error
 
-        def ask(self, **request: object) -> dict[str, Any]:
-            np.savez(str(request["outputs"]), y=np.array([self.value]))
-            return {}
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(BadOption, match=message):
+        OPENERS["onnxruntime"](model, 1)
 
-    workers = [Fake("onnxruntime", 1.0), Fake("tilewright", 1.001)]
-    errors = bench._compare_outputs(workers, tmp_path, tolerance=1e-2)
-    assert errors == {"onnxruntime": 0.0, "tilewright": pytest.approx(1e-3)}
-    with pytest.raises(VerificationFailed, match="tilewright by 1.0e-03") as caught:
-        bench._compare_outputs(workers, tmp_path, tolerance=1e-4)
+
+class Anything:
+    """A module whose every attribute and call gives itself; it remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.told.append(arguments)
+        return self
+
+    def to_string(self) -> str:
+        """The precision of a runtime that does as it likes."""
+        return "bf16"
+
+
+def test_openvino_is_held_to_the_precision(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    runtime = Anything()
+    monkeypatch.setattr(openvino, "import_peer", lambda _name: runtime)
+    with pytest.raises(BadOption, match="openvino computes with bf16 where f32 was asked for"):
+        openvino.open_openvino(model, 2)
+    config = runtime.told[0][2]
+    assert config["INFERENCE_PRECISION_HINT"] == "f32"
+    assert config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "0"
+    assert config["INFERENCE_NUM_THREADS"] == 2
+
+
+def test_torch_runs_what_the_converter_makes(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Double:
+        def eval(self) -> Any:
+            return self
+
+        def __call__(self, x: Any) -> Any:
+            return x + x
+
+    converter = Anything()
+    monkeypatch.setattr(converter, "convert", lambda _path: Double(), raising=False)
+    modules = {"torch": torch, "onnx2torch": converter}
+    monkeypatch.setattr(torch_peer, "import_peer", modules.__getitem__)
+    monkeypatch.setattr(torch_peer, "version", lambda name: f"1 of {name}")
+    before = torch.get_num_threads()
+    try:
+        opened = torch_peer.open_torch(model, 1)
+    finally:
+        torch.set_num_threads(before)
+    assert [spec.shape for spec in opened.inputs] == [("n", 3)]
+    np.testing.assert_array_equal(opened.bind({"x": X[None]})()["y"], 2 * X[None])
+
+
+def test_outputs_that_differ_stop_the_comparison() -> None:
+    outputs = {"a": {"y": np.array([1.0])}, "b": {"y": np.array([1.001])}}
+    assert errors_of(outputs, tolerance=1e-2) == {"a": 0.0, "b": pytest.approx(1e-3)}
+    with pytest.raises(VerificationFailed, match="from a's: b by 1.0e-03") as caught:
+        errors_of(outputs, tolerance=1e-4)
     assert "nothing was timed" in str(caught.value)
+
+
+def test_contenders_of_two_precisions_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    class Fake(Contender):
+        def __init__(self, name: str, _model: Path, _threads: int) -> None:
+            self.name, self.precision = name, "bf16" if name == "openvino" else PRECISION
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(compare, "Contender", Fake)
+    with pytest.raises(BadOption, match="differ in precision"):
+        bench(model, BenchOptions(peers=("openvino",)))
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def _round(flops: float, us: float) -> Round:
+    return Round(canary_flops=flops, samples_us={"p": [us], "tilewright": [us / 2]})
+
+
+def test_rounds_of_a_slow_machine_do_not_count() -> None:
+    rounds = [_round(100.0, 1.0), _round(89.0, 9.0), _round(92.0, 2.0), _round(50.0, 8.0)]
+    assert kept_samples_us(rounds, "p") == [1.0, 2.0]
+    found = canaries_of(rounds)
+    assert (found.num_kept, found.num_discarded, found.best_flops) == (2, 2, 100.0)
+    assert found.share == [1.0, 0.89, 0.92, 0.5]
+
+
+class FakeContender(Contender):
+    """Takes a microsecond, always."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def time_us(self, batch_ms: float) -> list[float]:
+        return [batch_ms]
+
+
+class FakeCanary(Canary):
+    """Sings what it was given, the last note for ever."""
+
+    def __init__(self, *flops: float) -> None:
+        self.notes = list(flops)
+
+    def flops(self) -> float:
+        return self.notes.pop(0) if len(self.notes) > 1 else self.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("flops", "num_rounds", "num_kept"),
+    [
+        ([100.0], 3, 3),
+        ([100.0, 100.0, 100.0, 50.0, 100.0], 4, 3),  # the second round is made up for
+        ([50.0, 50.0, 50.0, 50.0, 100.0], 5, 3),  # a better machine makes the first ones slow
+        ([100.0, 100.0, 50.0], 6, 1),  # a busy machine ends it all the same
+    ],
+)
+def test_rounds_that_do_not_count_are_made_up_for(
+    monkeypatch: pytest.MonkeyPatch, flops: list[float], num_rounds: int, num_kept: int
+) -> None:
+    monkeypatch.setattr(compare, "SETTLE_S", 0.0)
+    contenders = [FakeContender("p"), FakeContender("tilewright")]
+    options = BenchOptions(rounds=3)
+    rounds = compare.take_turns(contenders, FakeCanary(*flops), options, lambda _: None)
+    assert len(rounds) == num_rounds
+    assert canaries_of(rounds).num_kept == num_kept
+    assert [next(iter(one.samples_us)) for one in rounds[:2]] == ["p", "tilewright"]
+
+
+def test_the_canary_measures_the_processors() -> None:
+    with Canary(1) as canary:
+        assert 1e8 < canary.flops() < 1e13
+
+
+def _comparison(ratio: float) -> Comparison:
+    return Comparison(
+        model="m",
+        threads=1,
+        device="d",
+        commit=None,
+        inputs={},
+        timings=[],
+        ratio_min={"p": ratio},
+        ratio_median={"p": 2 * ratio},
+        canaries=canaries_of([_round(1.0, 1.0)]),
+    )
+
+
+def test_the_report_has_the_geometric_means() -> None:
+    report = BenchReport.of([_comparison(1.0), _comparison(4.0)])
+    assert report.geomean_min == {"p": pytest.approx(2.0)}
+    assert report.geomean_median == {"p": pytest.approx(4.0)}

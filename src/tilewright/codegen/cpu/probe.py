@@ -25,7 +25,10 @@ import numpy.typing as npt
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.probe_kernels import (
     CANARY_STEPS,
+    OPERAND_BYTE,
     ROW_WORDS,
+    RUN,
+    SCRATCH_BYTES,
     UNROLL_VECTORS,
     ProbeModule,
     probe_module,
@@ -45,7 +48,6 @@ _CANARY_S = 0.0002
 _DISTURBED = 1.03  # a canary that takes longer than the best one by this factor
 _ARRAY_GAP_BYTES = 1344  # arrays must not start at equal offsets in a page
 _TRIES = 5
-_SCRATCH_BYTES = 256
 _WINDOW_BYTES = 24 * MIB  # that all threads together stream from DRAM in one call
 _STREAMING = "triad, streaming stores"
 _PATTERNS = {  # loop and number of arrays
@@ -53,10 +55,8 @@ _PATTERNS = {  # loop and number of arrays
     "triad": ("probe_triad", 3),
     _STREAMING: ("probe_triad_streaming", 3),
 }
-_OPERAND_BYTE = 0x3F  # a small ordinary number in every type
 
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
-_RUN = (_POINTER, _POINTER, _POINTER, _INTEGER, _INTEGER)
 _FORK = (_POINTER, _POINTER, _INTEGER, _INTEGER)
 
 
@@ -304,11 +304,11 @@ class _Run:
 
     def _rows(self) -> Words:
         """A context; each row's results go to a cache line of its own."""
-        scratch = self._bytes(_SCRATCH_BYTES * self.threads)
+        scratch = self._bytes(SCRATCH_BYTES * self.threads)
         rows = self._bytes(8 * ROW_WORDS * self.threads).view(np.int64)
         rows = rows.reshape(self.threads, ROW_WORDS)
         rows[:] = 0
-        rows[:, 3] = scratch.ctypes.data + _SCRATCH_BYTES * np.arange(self.threads)
+        rows[:, 3] = scratch.ctypes.data + SCRATCH_BYTES * np.arange(self.threads)
         return rows
 
     def _bytes(self, size: int) -> npt.NDArray[np.uint8]:
@@ -319,7 +319,7 @@ class _Run:
     def _caller(self, symbol: str, rows: Words) -> Callable[[int], None]:
         """Runs a body on all threads with the given repeats."""
         body = self.pool.loaded.address(symbol)
-        run = self.pool.loaded.function("tw_pool_run", None, *_RUN)
+        run = self.pool.loaded.function("tw_pool_run", None, *RUN)
 
         def call(repeats: int) -> None:
             rows[:, 0] = repeats
@@ -339,7 +339,7 @@ class _Run:
 
     def _peaks(self) -> list[_Trial]:
         source = self._bytes(4 * self.vector_bytes)
-        source[:] = _OPERAND_BYTE
+        source[:] = OPERAND_BYTE
         trials = []
         for peak in self.loops.peaks:
             rows = self._rows()

@@ -10,6 +10,7 @@ Not here: calling them and taking times (probe).
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,10 @@ from tilewright.codegen.cpu.target import CpuTarget
 
 ROW_WORDS = 8
 CANARY_STEPS = 64  # dependent single-cycle instructions in one repeat
+OPERAND_BYTE = 0x3F  # of factors: a small ordinary number in every type
+SCRATCH_BYTES = 256  # for the results of one thread
+# Arguments of tw_pool_run: the pool, a body, its context, iterations, iterations at a time.
+RUN = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 UNROLL_VECTORS = 8  # arrays are whole multiples of so many vectors
 _REPEATS, _ADDRESS, _ELEMENTS, _RESULT = 0, 1, 2, 3
 _PEAK_UNROLL = 2

@@ -1,0 +1,82 @@
+"""What the processors can do at this moment, in multiply-adds: a canary beside other measurements.
+
+Input -> Output: a number of threads -> float32 operations a second, again and again.
+Guarantees: the loop is the one that measures the roof; threads run on processors of their own.
+Not here: the roofs themselves (probe).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from tilewright.codegen.cpu.objects import compile_module
+from tilewright.codegen.cpu.probe_kernels import (
+    OPERAND_BYTE,
+    ROW_WORDS,
+    RUN,
+    SCRATCH_BYTES,
+    probe_module,
+)
+from tilewright.codegen.cpu.target import host_target
+from tilewright.hw.machine import describe_machine
+from tilewright.runtime.cpu.allocator import allocate
+from tilewright.runtime.cpu.threads import ThreadPool
+
+_BATCH_S = 0.01
+
+
+class PeakCanary:
+    """Multiply-adds of float32 in registers, on all threads, for some milliseconds.
+
+    Args:
+        threads: no more than this process may use processors.
+    """
+
+    def __init__(self, threads: int) -> None:
+        target, processors = host_target(), describe_machine().processors[:threads]
+        loops = probe_module(target)
+        peak = next(one for one in loops.peaks if one.dtype == "float32")
+        self._pool = ThreadPool(compile_module(loops.text, target), threads, loops.exports)
+        self._pool.pin(processors)
+        os.sched_setaffinity(0, {processors[0]})  # the caller is the first of the threads
+        self._flops = peak.flops_per_repeat * threads
+        self._threads = threads
+        self._source = allocate(4 * target.vector_bytes, "the canary")
+        self._source[:] = OPERAND_BYTE
+        self._scratch = allocate(SCRATCH_BYTES * threads, "the canary")
+        self._rows = allocate(8 * ROW_WORDS * threads, "the canary").view(np.int64)
+        self._rows = self._rows.reshape(threads, ROW_WORDS)
+        self._rows[:] = 0
+        self._rows[:, 1] = self._source.ctypes.data
+        self._rows[:, 3] = self._scratch.ctypes.data + SCRATCH_BYTES * np.arange(threads)
+        self._body = self._pool.loaded.address(peak.symbol)
+        self._run = self._pool.loaded.function("tw_pool_run", None, *RUN)
+        self._repeats = 1
+        while self._time() < _BATCH_S:
+            self._repeats *= 2
+
+    def measure(self) -> float:
+        """Operations a second; a multiply-add counts 2."""
+        return self._flops * self._repeats / self._time()
+
+    def _time(self) -> float:
+        self._rows[:, 0] = self._repeats
+        start = time.perf_counter()
+        self._run(self._pool.handle, self._body, self._rows.ctypes.data, self._threads, 1)
+        return time.perf_counter() - start
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.close()

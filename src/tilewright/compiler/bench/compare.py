@@ -1,0 +1,187 @@
+"""Compares runtimes on one model: outputs first, then times in turns.
+
+Model, inputs, contenders -> ``Comparison``.
+Method: each contender has a process of its own with the same processors and number of threads;
+outputs are compared before anything is timed; then the contenders take turns at short batches, so
+that a change of clock or load meets all of them. A canary of multiply-adds on the same processors
+begins and ends each round; rounds in which the machine was slow are thrown away and made up for.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.compiler.bench.contender import Canary, Contender
+from tilewright.compiler.bench.machine import describe_commit, describe_device
+from tilewright.compiler.bench.options import BenchOptions, check_options
+from tilewright.compiler.bench.outputs import errors_of
+from tilewright.compiler.bench.peers import OURS
+from tilewright.compiler.bench.results import (
+    Comparison,
+    Round,
+    Timing,
+    canaries_of,
+    is_kept,
+    kept_samples_us,
+)
+from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
+from tilewright.core.errors import BadOption, CacheError, UserError
+from tilewright.core.plural import plural
+
+SETTLE_S = 0.02  # before a batch: the other contenders' threads stop spinning meanwhile
+_MOST_ROUNDS = 2  # times those asked for, where many are thrown away
+Progress = Callable[[str], None]
+
+
+def check_request(model: Path, options: BenchOptions) -> None:
+    """Refuses before anything is started.
+
+    Raises:
+        BadOption: an option is out of range.
+        UserError: there is no such model, or it is an engine.
+    """
+    check_options(options)
+    if not model.is_file():
+        raise UserError("no such file", file=os.fspath(model), remedy="check the path")
+    if model.suffix == ".tw":
+        raise UserError(
+            "this is an engine; bench compares runtimes on an ONNX file",
+            file=os.fspath(model),
+            remedy="name the ONNX file that the engine was built from",
+        )
+
+
+def bench(
+    model: Path,
+    options: BenchOptions,
+    *,
+    feeds: Arrays | None = None,
+    sizes: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Times Tilewright and its peers on one model.
+
+    Args:
+        model: an ONNX file.
+        options: peers, threads, how long.
+        feeds: inputs by name; by default those of the ``.npz`` beside the model, else random ones.
+        sizes: sizes of the symbolic dims for random inputs.
+        progress: is told what goes on.
+
+    Raises:
+        BadOption: an option is out of range, a peer cannot run here, or a dim has no size.
+        VerificationFailed: outputs differ by more than the tolerance; nothing is timed then.
+        UserError: a contender cannot run the model.
+    """
+    check_request(model, options)
+    say = progress or (lambda _: None)
+    threads = plural(options.threads, "thread")
+    with ExitStack() as stack:
+        contenders = []
+        for name in (*options.peers, OURS):
+            say(f"{model.name}: preparing {name} with {threads}")
+            contenders.append(stack.enter_context(Contender(name, model, options.threads)))
+        _require_one_precision(contenders)
+        feeds = feeds or _default_feeds(model, contenders[0].specs, sizes or {}, say)
+        errors = errors_of(_outputs_of(contenders, feeds), options.tolerance)
+        canary = stack.enter_context(Canary(options.threads))
+        rounds = take_turns(contenders, canary, options, say)
+    timings = [_timing(one, rounds, errors[one.name]) for one in contenders]
+    ours = timings[-1]
+    return Comparison(
+        model=model.name,
+        threads=options.threads,
+        device=describe_device(),
+        commit=describe_commit(),
+        inputs={name: f"{array.dtype}{list(array.shape)}" for name, array in feeds.items()},
+        timings=timings,
+        ratio_min={t.contender: t.min_us / ours.min_us for t in timings[:-1]},
+        ratio_median={t.contender: t.median_us / ours.median_us for t in timings[:-1]},
+        canaries=canaries_of(rounds),
+    )
+
+
+def take_turns(
+    contenders: Sequence[Contender], canary: Canary, options: BenchOptions, progress: Progress
+) -> list[Round]:
+    """Rounds until enough of them count, at most twice as many as were asked for."""
+    rounds: list[Round] = []
+    while len(rounds) < _MOST_ROUNDS * options.rounds:
+        num_kept = sum(is_kept(one, rounds) for one in rounds)
+        if num_kept >= options.rounds:
+            break
+        progress(f"round {num_kept + 1} of {options.rounds}")
+        time.sleep(SETTLE_S)
+        before = canary.flops()
+        samples_us = {}
+        # Whoever goes first after a pause may meet a slower clock, so the order turns.
+        for one in contenders if len(rounds) % 2 == 0 else reversed(contenders):
+            time.sleep(SETTLE_S)
+            samples_us[one.name] = one.time_us(options.batch_ms)
+        time.sleep(SETTLE_S)
+        slower = min(before, canary.flops())
+        rounds.append(Round(canary_flops=slower, samples_us=samples_us))
+    return rounds
+
+
+def _require_one_precision(contenders: Sequence[Contender]) -> None:
+    found = {one.name: one.precision for one in contenders}
+    if len(set(found.values())) > 1:
+        raise BadOption(
+            f"the contenders differ in precision: {found}", remedy="compare equals with equals"
+        )
+
+
+def _default_feeds(
+    model: Path,
+    specs: Sequence[InputSpec],
+    sizes: Mapping[str, int],
+    progress: Progress,
+) -> Arrays:
+    beside = model.with_suffix(".npz")
+    if beside.is_file() and not sizes:
+        progress(f"{model.name}: inputs from {beside.name}")
+        return load_npz(beside)
+    progress(f"{model.name}: random inputs")
+    return random_feeds(specs, sizes)
+
+
+def _outputs_of(contenders: Sequence[Contender], feeds: Arrays) -> dict[str, Arrays]:
+    """Runs every contender once."""
+    outputs: dict[str, Arrays] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="tilewright-bench-") as scratch:
+            folder = Path(scratch)
+            np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+            for one in contenders:
+                one.check(folder / "feeds.npz", folder / f"{one.name}.npz")
+                outputs[one.name] = load_npz(folder / f"{one.name}.npz")
+    except OSError as error:
+        raise CacheError(
+            f"scratch files cannot be written: {error.strerror}",
+            remedy="free some space, or set TMPDIR to another folder",
+        ) from error
+    return outputs
+
+
+def _timing(contender: Contender, rounds: Sequence[Round], error: float) -> Timing:
+    samples_us = kept_samples_us(rounds, contender.name)
+    return Timing(
+        contender=contender.name,
+        version=contender.version,
+        precision=contender.precision,
+        settings=contender.settings,
+        setup_s=contender.setup_s,
+        num_runs=len(samples_us),
+        min_us=min(samples_us),
+        median_us=statistics.median(samples_us),
+        error=error,
+    )

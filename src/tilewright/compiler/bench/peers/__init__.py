@@ -1,0 +1,23 @@
+"""The runtimes that can be compared, a file each.
+
+To add one: a function that opens a model, and a line in ``OPENERS``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tilewright.compiler.bench.peers.onnxruntime import open_onnxruntime
+from tilewright.compiler.bench.peers.opened import Opened
+from tilewright.compiler.bench.peers.openvino import open_openvino
+from tilewright.compiler.bench.peers.tilewright import open_tilewright
+from tilewright.compiler.bench.peers.torch import open_torch
+
+OURS = "tilewright"
+CANARY = "canary"  # no runtime: what the processors can do
+OPENERS: dict[str, Callable[[Path, int], Opened]] = {
+    OURS: open_tilewright,
+    "onnxruntime": open_onnxruntime,
+    "openvino": open_openvino,
+    "torch": open_torch,
+}
+PEERS = tuple(name for name in OPENERS if name != OURS)

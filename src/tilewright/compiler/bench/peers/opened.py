@@ -1,0 +1,63 @@
+"""A model that a runtime has opened, and what all peers share.
+
+Guarantees: every peer computes in ``PRECISION``, or refuses; it says by which settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.compiler.feeds import Arrays, InputSpec
+from tilewright.core.errors import BadOption
+
+PRECISION = "fp32"  # types of the model; nothing is narrowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A model ready to run.
+
+    Attributes:
+        version: of the runtime.
+        inputs: what it is fed with.
+        bind: makes a run of feeds.
+        settings: what was set so that the comparison is fair.
+        precision: what it computes in.
+    """
+
+    version: str
+    inputs: list[InputSpec]
+    bind: Callable[[Arrays], Callable[[], Arrays]]
+    settings: str
+    precision: str = PRECISION
+
+
+def import_peer(name: str, package: str | None = None) -> Any:
+    """Imports a runtime, or what it needs.
+
+    Args:
+        name: of the module.
+        package: that pip knows it by, if the name is another.
+
+    Raises:
+        BadOption: it is not installed, or cannot be loaded here.
+    """
+    package = package or name
+    extra = " (or 'tilewright[bench]')" if name == "onnxruntime" else ""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        lacking = (error.name or name).partition(".")[0]
+        if lacking != name:
+            message = f"{name} needs {lacking}, which is not installed"
+            raise BadOption(message, remedy=f"pip install {lacking}") from None
+        raise BadOption(
+            f"{name} is not installed", remedy=f"pip install {package}{extra}"
+        ) from None
+    except (ImportError, OSError, RuntimeError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        remedy = f"install it again: pip install --force-reinstall {package}"
+        raise BadOption(f"{name} cannot be loaded: {said}", remedy=remedy) from None

@@ -1,0 +1,56 @@
+"""OpenVINO on the CPU, for latency."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.compiler.bench.peers.opened import Opened, import_peer
+from tilewright.compiler.feeds import Arrays, InputSpec
+from tilewright.core.errors import BadOption
+
+# By default it lowers the precision on some processors, and quantises activations of some layers.
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+
+
+def open_openvino(model: Path, threads: int) -> Opened:
+    """Compiles a model; it is kept from lowering the precision.
+
+    Raises:
+        BadOption: it is not installed, or does not keep the precision.
+    """
+    ov = import_peer("openvino")
+    config = {
+        **EXACT,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": "1",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = ov.compile_model(os.fspath(model), "CPU", config)
+    _check_exact(compiled.get_property("INFERENCE_PRECISION_HINT").to_string(), "f32")
+    _check_exact(str(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")), "0")
+    inputs = []
+    for port in compiled.inputs:
+        dims = [dim.get_length() if dim.is_static else None for dim in port.get_partial_shape()]
+        dtype = np.dtype(port.get_element_type().to_dtype()).name
+        inputs.append(InputSpec.of(port.get_any_name(), dtype, dims))
+
+    def bind(feeds: Arrays) -> Callable[[], Arrays]:
+        request = compiled.create_infer_request()
+        ports = {port: port.get_any_name() for port in compiled.outputs}
+        return lambda: {ports[port]: value for port, value in request.infer(feeds).items()}
+
+    settings = ", ".join(f"{name}={value}" for name, value in EXACT.items())
+    return Opened(version=version("openvino"), inputs=inputs, bind=bind, settings=settings)
+
+
+def _check_exact(found: str, wanted: str) -> None:
+    if found != wanted:
+        raise BadOption(
+            f"openvino computes with {found} where {wanted} was asked for",
+            remedy="use another version of it, or leave it out of --against",
+        )

@@ -1,0 +1,26 @@
+"""Tilewright itself, as its users meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tilewright as tw
+from tilewright.compiler.bench.peers.opened import PRECISION, Opened
+from tilewright.compiler.feeds import InputSpec
+
+
+def open_tilewright(model: Path, threads: int) -> Opened:
+    """Compiles a model."""
+    engine = tw.compile(model, target="cpu", precision=PRECISION, threads=threads)
+    # An input of unknown rank cannot be random: without a file for it the engine says so.
+    inputs = [
+        InputSpec.of(spec.name, spec.dtype, spec.shape)
+        for spec in engine.inputs
+        if spec.shape is not None
+    ]
+    return Opened(
+        version=tw.__version__,
+        inputs=inputs,
+        bind=lambda feeds: lambda: engine.run(feeds),
+        settings="the model's types",
+    )
