@@ -1,7 +1,7 @@
 """``tilewright compile``: makes an engine file of a model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,6 +61,23 @@ def compile_model(
     npz: Annotated[
         Path | None, typer.Option(metavar="IN.npz", help="Inputs to verify with; else random ones.")
     ] = None,
+    time_budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Time kernels inside the network and choose by that; the engine without it is "
+            "written first.",
+        ),
+    ] = None,
+    timing_store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Timings to choose by; they grow with --time-budget. Equal ones give equal "
+            "engines.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -75,24 +92,36 @@ def compile_model(
     from tilewright.report.summary import BuildSummary
 
     verify_feeds = load_npz(npz) if npz is not None else None
-    with stages(model.name, quiet=quiet) as progress:
-        engine = tw.compile(
-            model,
-            target=target,
-            cpu=cpu,
-            threads=threads,
-            precision=precision,
-            dims=dims,
-            require=parse_list(require or ""),
-            disable=parse_list(disable or ""),
-            verify_passes=verify_passes,
-            dump_graph=dump_graph,
-            dump_kernels=dump_kernels,
-            verify=not no_verify,
-            verify_feeds=verify_feeds,
-            progress=progress,
-        )
-    engine.save(output)
+
+    def build(**tuning: Any) -> tw.Engine:
+        with stages(model.name, quiet=quiet) as progress:
+            engine = tw.compile(
+                model,
+                target=target,
+                cpu=cpu,
+                threads=threads,
+                precision=precision,
+                dims=dims,
+                require=parse_list(require or ""),
+                disable=parse_list(disable or ""),
+                verify_passes=verify_passes,
+                dump_graph=dump_graph,
+                dump_kernels=dump_kernels,
+                verify=not no_verify,
+                verify_feeds=verify_feeds,
+                progress=progress,
+                **tuning,
+            )
+        engine.save(output)
+        return engine
+
+    if time_budget is None:
+        engine = build(timing_store=timing_store)
+    else:
+        known = timing_store is not None and timing_store.exists()
+        build(timing_store=timing_store if known else None)
+        console.log(f"{output} can be used; what is found in {time_budget:g} s will replace it")
+        engine = build(timing_store=timing_store, time_budget=time_budget)
     summary = BuildSummary.of(
         output,
         engine.info,

@@ -1,7 +1,7 @@
 """Shows the stages of a build on stderr while it runs.
 
-Guarantees: on a terminal a bar, which vanishes at the end; elsewhere a line for each stage;
-nothing with ``--quiet`` and ``--json``.
+Guarantees: on a terminal a bar, which vanishes at the end; elsewhere a line for each stage, and one
+every ten seconds of tuning, with the time that is left; nothing with ``--quiet`` and ``--json``.
 """
 
 import sys
@@ -29,6 +29,11 @@ STAGES = (
 )
 
 
+# Its counts are seconds; it is no part of every build.
+TUNING = "tune"
+_TELL_S = 10
+
+
 @contextmanager
 def stages(title: str, *, quiet: bool = False) -> Iterator[Report | None]:
     """Gives what ``tilewright.compile`` takes as ``progress``, None where nothing is shown."""
@@ -42,13 +47,14 @@ def stages(title: str, *, quiet: bool = False) -> Iterator[Report | None]:
 
 
 def _lines(title: str) -> Report:
-    shown: set[str] = set()
+    shown: set[tuple[str, int]] = set()
 
     def report(stage: str, done: int, total: int) -> None:
-        del done, total
-        if stage not in shown:
-            shown.add(stage)
-            console.log(f"{title}: {_numbered(stage)}")
+        key = (stage, done // _TELL_S if stage == TUNING and total else 0)
+        if key not in shown:
+            shown.add(key)
+            left = f", {_left(done, total)}" if stage == TUNING and total else ""
+            console.log(f"{title}: {_numbered(stage)}{left}")
             sys.stderr.flush()
 
     return report
@@ -71,6 +77,8 @@ def _bar(title: str) -> Iterator[Report]:
 
         def report(stage: str, done: int, total: int) -> None:
             count = f"{done}/{total}" if total else ""
+            if stage == TUNING and total:
+                count = _left(done, total)
             bar.update(
                 task,
                 description=f"{title}: {_numbered(stage)}",
@@ -80,6 +88,10 @@ def _bar(title: str) -> Iterator[Report]:
             )
 
         yield report
+
+
+def _left(done_s: int, total_s: int) -> str:
+    return f"{max(0, total_s - done_s)} s left"
 
 
 def _numbered(stage: str) -> str:

@@ -54,6 +54,9 @@ def compile(
     dump_graph: str | Path | None = None,
     dump_kernels: str | Path | None = None,
     cache: str | Path | None = USER_CACHE,
+    tune: bool = False,
+    time_budget: float | None = None,
+    timing_store: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Compiles a model.
@@ -81,7 +84,11 @@ def compile(
         dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
         cache: folder of compiled kernels, by default the user's; ``None`` keeps nothing. One that
             can only be read is read, and ``summary["notes"]`` says so.
-        progress: called with (stage, done, total).
+        tune: time schedules of kernels inside the network, and choose by that (docs/tuning.md).
+        time_budget: seconds for it; implies ``tune``. None: until every candidate was timed.
+        timing_store: file of timings, which choices are made by; with ``tune`` it is made and
+            grows, without it nothing is timed. Equal stores give equal engines.
+        progress: called with (stage, done, total); the counts of ``tune`` are seconds.
 
     Raises:
         UserError: one of its kinds; see ``tilewright.core.errors``.
@@ -103,10 +110,19 @@ def compile(
         dump_graph=dump_graph,
         dump_kernels=dump_kernels,
         cache=cache,
+        tune=tune,
+        time_budget=time_budget,
+        timing_store=timing_store,
         progress=progress,
     )
     _check_dumps(model, wishes)
-    build = Build(options=options, cache=_object_cache(wishes.cache), progress=wishes.progress)
+    build = Build(
+        options=options,
+        cache=_object_cache(wishes.cache),
+        progress=wishes.progress,
+        tuning=wishes.tuning,
+        feeds=wishes.verify_feeds,
+    )
     with build.stage("import"):
         imported = Model.load(
             model,
@@ -132,6 +148,8 @@ def compile(
     parts.decisions = tuple(build.log.entries)
     parts.times["seconds"] = {name: round(value, 4) for name, value in build.times_s.items()}
     parts.times["notes"] = list(build.cache.notes)
+    if build.effort:
+        parts.times["tuning"] = dict(build.effort)
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine
 

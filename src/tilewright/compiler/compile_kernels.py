@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from tilewright.codegen.cpu.generate import GeneratedKernel, generate
+from tilewright.codegen.cpu.generate import GeneratedKernel, GeneratedStage, generate
 from tilewright.codegen.cpu.objects import module_key
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.build_program import (
@@ -24,7 +24,7 @@ from tilewright.compiler.build_program import (
     finished,
 )
 from tilewright.compiler.object_cache import ObjectCache
-from tilewright.core.record import DecisionLog
+from tilewright.core.record import Decision, DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.canonical import canonicalize
 from tilewright.kernel.counts import Counts, compute_dtype, count
@@ -41,9 +41,21 @@ from tilewright.runtime.program import (
     StageCall,
     TensorSpec,
 )
+from tilewright.tune.choice import Choice
 
 _WIDENED = ("float16", "bfloat16")
 Progress = Callable[[str, int, int], None]
+# A canonical kernel and its text -> the choice for each stage, None for the formula's.
+Pick = Callable[[str, Kernel], Sequence[Choice | None]]
+
+
+def formula(text: str, kernel: Kernel) -> Sequence[Choice | None]:
+    """Picks what needs no timing."""
+    del text
+    return [None] * len(kernel.stages)
+
+
+_Found = tuple[str, GeneratedKernel, tuple[Choice | None, ...]]
 
 
 @dataclass(slots=True)
@@ -54,7 +66,11 @@ class KernelStore:
         texts: LLVM IR by object key.
         exports: function names by object key.
         kernels: readable kernel by object key.
+        canonical: kernels by their text.
+        renamed: symbols of the canonical kernel -> those of the program, by a call's buffers.
         disabled: names of tactics not to choose.
+        pick: chooses schedules.
+        generated: code by text and schedules; stores may share it.
         work: counts of kernels by their first output, as they were before layouts were chosen.
     """
 
@@ -65,7 +81,11 @@ class KernelStore:
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     work: dict[str, Counts] = field(default_factory=dict)
-    _generated: dict[str, tuple[str, GeneratedKernel]] = field(default_factory=dict)
+    pick: Pick = formula
+    canonical: dict[str, Kernel] = field(default_factory=dict)
+    renamed: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
+    generated: dict[tuple[str, ...], GeneratedKernel] = field(default_factory=dict)
+    _found: dict[str, _Found] = field(default_factory=dict)
 
     def count(self, program: DraftProgram) -> None:
         """Counts the work of all kernels; done before layouts, as padding is no work."""
@@ -94,23 +114,18 @@ class KernelStore:
         """The call of a kernel; its code is generated when it is new."""
         canonical = canonicalize(kernel)
         text = print_kernel(canonical.kernel)
-        found = self._generated.get(text)
-        if found is None:
-            made = generate(canonical.kernel, self.target, disabled=self.disabled)
-            key = module_key(made.text, self.target)[:32]
-            found = self._generated[text] = (key, made)
-            self.texts[key] = made.text
-            self.exports[key] = tuple(stage.symbol for stage in made.stages)
-            self.kernels[key] = text
-        key, made = found
+        if text not in self._found:
+            self._found[text] = self._find(text, canonical.kernel)
+        key, made, choices = self._found[text]
         old_buffers = {new: old for old, new in canonical.buffers.items()}
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
         work = self.work_of(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
         name = "+".join(kernel.sources)
         self._log_precision(kernel, name)
-        for stage in made.stages:
-            self.log.add("tactic", name, stage.schedule.text, stage.refused)
+        for stage, choice in zip(made.stages, choices, strict=True):
+            self.log.entries.append(_decision(name, stage, choice))
+        self.renamed[buffers] = {new: old for old, new in canonical.symbols.items()}
         return KernelCall(
             kernel=key,
             name=kernel.name,
@@ -132,12 +147,40 @@ class KernelStore:
             tactic=tactic_text([stage.schedule.tactic for stage in made.stages]),
         )
 
+    def _find(self, text: str, kernel: Kernel) -> _Found:
+        """The code of a kernel that has not been called before."""
+        choices = tuple(self.pick(text, kernel))
+        schedules = [None if choice is None else choice.schedule for choice in choices]
+        known = (text, *("" if one is None else one.text for one in schedules))
+        made = self.generated.get(known)
+        if made is None:
+            made = generate(kernel, self.target, schedules, self.disabled)
+            self.generated[known] = made
+        key = module_key(made.text, self.target)[:32]
+        self.texts[key] = made.text
+        self.exports[key] = tuple(stage.symbol for stage in made.stages)
+        self.kernels[key] = text
+        self.canonical[text] = kernel
+        return key, made, choices
+
     def _log_precision(self, kernel: Kernel, name: str) -> None:
         """Narrow floats are widened to compute: a change of precision that has to be on record."""
         stored = dict.fromkeys(buffer.dtype.name for buffer in kernel.buffers)
         narrow = [other for other in stored if other in _WIDENED]
         if narrow:
             self.log.add("precision", name, f"{', '.join(narrow)} in memory, float32 in registers")
+
+
+def _decision(name: str, stage: GeneratedStage, choice: Choice | None) -> Decision:
+    """Why a stage has its schedule: tactics that do not fit, then what was timed."""
+    return Decision(
+        stage="tactic",
+        subject=name,
+        chosen=stage.schedule.text,
+        rejected=stage.refused if choice is None else (*stage.refused, *choice.rejected),
+        predicted_us=None if choice is None else choice.predicted_us,
+        measured_us=None if choice is None else choice.measured_us,
+    )
 
 
 def tactic_text(names: Sequence[str]) -> str:
@@ -216,13 +259,13 @@ def _specs(
 
 
 def compile_objects(
-    store: KernelStore, cache: ObjectCache, progress: Progress | None
+    modules: Mapping[str, str], target: CpuTarget, cache: ObjectCache, progress: Progress | None
 ) -> dict[str, bytes]:
-    """Object code of every module in the store, from the cache where it is there.
+    """Object code of modules by name, from the cache where it is there.
 
-    The cache knows modules by their text and target, whatever the store calls them.
+    The cache knows modules by their text and target, whatever they are called.
     """
-    keys = {name: module_key(text, store.target)[:32] for name, text in store.texts.items()}
-    texts = {keys[name]: text for name, text in store.texts.items()}
-    made = cache.compile_all(texts, store.target, progress)
+    keys = {name: module_key(text, target)[:32] for name, text in modules.items()}
+    texts = {keys[name]: text for name, text in modules.items()}
+    made = cache.compile_all(texts, target, progress)
     return {name: made[key] for name, key in keys.items()}

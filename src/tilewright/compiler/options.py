@@ -213,6 +213,40 @@ def _range(name: str, value: Any) -> Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How schedules are chosen by timing.
+
+    Attributes:
+        search: time schedules that the store does not know.
+        budget_s: seconds for that; None: until all candidates were timed.
+        store: file of timings; None keeps them for this build only.
+    """
+
+    search: bool = False
+    budget_s: float | None = None
+    store: Path | None = None
+
+
+def make_tuning(*, tune: Any, time_budget: Any, timing_store: Any) -> Tuning | None:
+    """The wishes of a caller; None where nothing is timed or looked up.
+
+    Raises:
+        BadOption: a value is of a wrong type, or the budget is not above 0.
+    """
+    search = check.flag("tune", tune) or time_budget is not None
+    store = _path("timing_store", timing_store)
+    budget_s = None if time_budget is None else _seconds("time_budget", time_budget)
+    return Tuning(search=search, budget_s=budget_s, store=store) if search or store else None
+
+
+def _seconds(option: str, value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise BadOption(f"{option} is {check.shown(value)}", remedy="use seconds, above 0")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What a caller wants besides the engine.
 
@@ -223,6 +257,7 @@ class Wishes:
         dump_graph: file for the graph after the passes.
         dump_kernels: folder for the text of each kernel.
         cache: folder of compiled kernels, ``USER_CACHE`` for the user's, None for none.
+        tuning: how schedules are chosen; None: by formula.
         progress: called with (stage, done, total).
     """
 
@@ -232,6 +267,7 @@ class Wishes:
     dump_graph: Path | None
     dump_kernels: Path | None
     cache: Path | str | None
+    tuning: Tuning | None
     progress: Progress | None
 
 
@@ -243,6 +279,9 @@ def make_wishes(
     dump_graph: Any,
     dump_kernels: Any,
     cache: Any,
+    tune: Any = False,
+    time_budget: Any = None,
+    timing_store: Any = None,
     progress: Any,
 ) -> Wishes:
     """Validates what ``compile`` is asked for besides an engine.
@@ -251,9 +290,10 @@ def make_wishes(
         BadOption: a value is of a wrong type, or inputs are given for no comparison.
     """
     checked = check.flag("verify", verify)
+    tuning = make_tuning(tune=tune, time_budget=time_budget, timing_store=timing_store)
     if verify_feeds is not None:
         verify_feeds = check.by_name("verify_feeds", verify_feeds, 'verify_feeds={"x": array}')
-        if not checked:
+        if not checked and (tuning is None or not tuning.search):
             raise BadOption(
                 "verify_feeds are given, but verify is off", remedy="drop one of the two options"
             )
@@ -265,6 +305,7 @@ def make_wishes(
         dump_graph=_path("dump_graph", dump_graph),
         dump_kernels=_path("dump_kernels", dump_kernels),
         cache=USER_CACHE if users_own else _path("cache", cache),
+        tuning=tuning,
         progress=check.function("progress", progress),
     )
 

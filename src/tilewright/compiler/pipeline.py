@@ -1,14 +1,15 @@
 """Everything that happens to a model, in order.
 
 Input -> Output: a model and options -> ``EngineParts`` with its decisions.
-    import -> normal form -> passes -> shapes -> kernels -> fusion -> machine code
+    import -> normal form -> passes -> shapes -> kernels -> fusion -> layouts -> schedules ->
+    machine code
 Guarantees: the same model, options and version give the same parts, byte for byte.
 Not here: running and verifying the engine (compiler.build, compiler.verify).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,9 @@ from tilewright.compiler.compile_kernels import KernelStore, compile_objects, fi
 from tilewright.compiler.contracts import check_compiled, check_program
 from tilewright.compiler.native_branches import native_branches
 from tilewright.compiler.object_cache import ObjectCache
-from tilewright.compiler.options import CompileOptions, Progress
+from tilewright.compiler.options import CompileOptions, Progress, Tuning
 from tilewright.compiler.placement import place
+from tilewright.compiler.tuning import Trials, tuned_pick
 from tilewright.core.errors import BadOption
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
@@ -48,6 +50,9 @@ class Build:
         times_s: seconds of each stage.
         view: the graph after the passes.
         interpreted: (node, operator, reason) of nodes without a kernel.
+        tuning: how schedules are chosen; None: by formula, without a look at the clock.
+        feeds: inputs to tune with; None draws some.
+        effort: rounds and timings of the search.
     """
 
     options: CompileOptions
@@ -58,6 +63,9 @@ class Build:
     view: GraphView | None = None
     interpreted: list[tuple[str, str, str]] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
+    tuning: Tuning | None = None
+    feeds: Mapping[str, Any] | None = None
+    effort: Mapping[str, int] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -78,6 +86,11 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     with build.stage("layout"):
         disabled = build.options.disable
         layout_program(draft, builder.constants, target.lanes(32), build.log, disabled)
+    if build.tuning is not None:
+        with build.stage("tune"):
+            trials = Trials(draft, builder.constants, store, build.cache, support_texts(target))
+            pick = tuned_pick(build.tuning, trials, build.options, build.feeds, build.progress)
+            store.pick, build.effort = pick, pick.effort
     with build.stage("generate code"):
         program = finish(draft, store)
         program = native_branches(program, build.log)
@@ -85,9 +98,8 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     placements = place(model.origins(), program, build.log.entries, builder.became)
     check_program(build.options, program, placements)
     with build.stage("compile kernels"):
-        store.texts["driver"] = driver_text(target)
-        store.texts["pool"] = pool_module(target)
-        objects = compile_objects(store, build.cache, build.progress)
+        store.texts.update(support_texts(target))
+        objects = compile_objects(store.texts, target, build.cache, build.progress)
     return EngineParts(
         program=program,
         constants=read_constants(program, builder),
@@ -136,11 +148,11 @@ def needs_expansion(domain: str, op_type: str) -> bool:
     return key not in LOWERINGS and key not in CONTROL_FLOW and not Model.has_reference(*key)
 
 
-def driver_text(target: CpuTarget) -> str:
-    """The driver as LLVM IR."""
+def support_texts(target: CpuTarget) -> dict[str, str]:
+    """LLVM IR of what every engine has besides kernels: the driver and the thread pool."""
     module = Module(target)
     add_driver(module)
-    return module.text()
+    return {"driver": module.text(), "pool": pool_module(target)}
 
 
 def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:

@@ -27,6 +27,8 @@ class BuildSummary:
         max_error: largest relative error against the reference; None where it was not verified.
         verification: the same in words.
         interpreted: (node, operator, reason) of nodes without a kernel.
+        tuning: rounds of the search, schedules timed, and those that other programs disturbed;
+            empty where nothing was timed.
         seconds: of each stage, and ``total_seconds``.
         notes: on what the build could not do besides, such as to fill the cache.
     """
@@ -49,6 +51,7 @@ class BuildSummary:
     verification: str
     interpreted: Sequence[Sequence[str]]
     num_decisions: int
+    tuning: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     total_seconds: float = 0.0
     notes: Sequence[str] = ()
@@ -82,6 +85,7 @@ class BuildSummary:
             verification=summary["verification"],
             interpreted=summary["interpreted"],
             num_decisions=num_decisions,
+            tuning=summary.get("tuning", {}),
             seconds=summary.get("seconds", {}),
             total_seconds=summary.get("total_seconds", 0.0),
             notes=summary.get("notes", ()),
@@ -102,6 +106,7 @@ class BuildSummary:
             ("arena", self._arena()),
             ("error", self.verification),
             *self._interpreted(),
+            *self._tuning(),
             *[("note", text) for text in self.notes],
             ("seconds", self._seconds()),
         ]
@@ -119,6 +124,15 @@ class BuildSummary:
             ("interpreted", f"{node} ({operator}): {reason}")
             for node, operator, reason in self.interpreted
         ]
+
+    def _tuning(self) -> list[tuple[str, str]]:
+        if not self.tuning:
+            return []
+        timed = plural(self.tuning["timed"], "timing")
+        text = f"{timed} in {plural(self.tuning['rounds'], 'round')}"
+        if disturbed := self.tuning["disturbed"]:
+            text += f"; {plural(disturbed, 'schedule')} given up, as the machine was busy"
+        return [("tuning", text)]
 
     def _seconds(self) -> str:
         parts = [f"{name} {value:.2f}" for name, value in self.seconds.items() if value >= 0.005]

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine, OutOfMemory
@@ -32,6 +32,9 @@ from tilewright.runtime.feeds import Range, by_name, check_feeds
 from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment import segment_symbols
+
+if TYPE_CHECKING:
+    from tilewright.runtime.stage_clock import StageClock
 
 
 class Engine:
@@ -249,6 +252,26 @@ class Engine:
             threads=self.threads,
             symbols=lambda: sizes,
         )
+
+    def stage_clock(self, feeds: Mapping[str, Any]) -> StageClock:
+        """Times each stage of the kernels inside whole runs, for tools that compare engines.
+
+        Raises:
+            UserError: see ``run``.
+        """
+        from tilewright.runtime.stage_clock import StageClock
+
+        return StageClock(
+            self._runnable(), self.program, lambda executor: self._run(executor, feeds)
+        )
+
+    def sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
+        """Sizes of all symbolic dims of a run.
+
+        Raises:
+            UserError: see ``run``.
+        """
+        return self._run(self._runnable(), feeds)[1]
 
     def explain(
         self,

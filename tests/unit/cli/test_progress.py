@@ -29,6 +29,22 @@ def test_a_pipe_gets_a_line_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> N
     assert file.getvalue() == "net.onnx: [1/9] import\nnet.onnx: [8/9] compile kernels\n"
 
 
+def test_tuning_tells_a_pipe_every_ten_seconds_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with stages("net.onnx") as report:
+        assert report is not None
+        for seconds in (3, 4, 12, 13, 25):
+            report("tune", seconds, 20)
+    assert file.getvalue().splitlines() == [
+        "net.onnx: tune, 17 s left",
+        "net.onnx: tune, 8 s left",
+        "net.onnx: tune, 0 s left",
+    ]
+
+
 def test_quiet_and_json_show_nothing() -> None:
     with stages("net.onnx", quiet=True) as report:
         assert report is None

@@ -134,6 +134,45 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert "TILEWRIGHT_CACHE" in result.stderr
 
 
+def test_a_budget_gives_an_engine_at_once_and_a_store(folder: Path) -> None:
+    arguments = ("--time-budget", "1.5", "--timing-store", "t.sqlite", "--threads", "1")
+    result = _run("compile", "model.onnx", "-o", "net.tw", *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "net.tw can be used; what is found in 1.5 s will replace it" in result.stderr
+    assert "tuning" in result.stdout
+    assert (folder / "t.sqlite").stat().st_size > 0
+    before = (folder / "net.tw").read_bytes()
+    again = ("--timing-store", "t.sqlite", "--threads", "1", "--quiet")
+    assert _run("compile", "model.onnx", "-o", "net.tw", *again).exit_code == 0
+    assert (folder / "net.tw").read_bytes() == before
+
+
+def test_an_interrupt_while_tuning_leaves_the_engine_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tilewright.tune.rounds.Search.run", interrupt)
+    result = _run("compile", "model.onnx", "-o", "net.tw", "--time-budget", "9")
+    assert result.exit_code == 130
+    sizes = ("--dim", "batch=1", "--dim", "height=8")
+    assert _run("run", "net.tw", "--random", *sizes).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--timing-store", "none.sqlite"), "none.sqlite: no such timing store"),
+        (("--timing-store", "model.onnx"), "damaged or none at all"),
+        (("--timing-store", "model.onnx", "--time-budget", "9"), "damaged or none at all"),
+        (("--cpu", "neoverse-v1", "--no-verify", "--time-budget", "1"), "cannot be timed"),
+    ],
+)
+def test_tuning_that_cannot_be_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    _refused(_run("compile", "model.onnx", "-o", "net.tw", *arguments), message)
+
+
 # --- run ------------------------------------------------------------------------------------------
 
 

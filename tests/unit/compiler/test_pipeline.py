@@ -8,7 +8,7 @@ import pytest
 from tilewright.codegen.cpu.target import known_targets, named_target
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import make_options
-from tilewright.compiler.pipeline import Build, driver_text, needs_expansion
+from tilewright.compiler.pipeline import Build, needs_expansion, support_texts
 from tilewright.core.errors import BadOption
 from tilewright.lower.families import LOWERINGS
 from unit.compiler.models import compiled, network, normal
@@ -65,6 +65,6 @@ def test_ranges_of_dims_that_the_model_lacks_are_refused() -> None:
 
 
 def test_drivers_differ_by_processor_only() -> None:
-    texts = {name: driver_text(named_target(name)) for name in known_targets()}
-    assert all(text == driver_text(named_target(name)) for name, text in texts.items())
+    texts = {name: support_texts(named_target(name)) for name in known_targets()}
+    assert all(text == support_texts(named_target(name)) for name, text in texts.items())
     assert texts["haswell"] != texts["neoverse-v1"]

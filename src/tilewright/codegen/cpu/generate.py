@@ -53,10 +53,10 @@ class GeneratedKernel:
 def generate(
     kernel: Kernel,
     target: CpuTarget,
-    schedules: Sequence[Schedule] | None = None,
+    schedules: Sequence[Schedule | None] | None = None,
     disabled: Collection[str] = (),
 ) -> GeneratedKernel:
-    """Generates every stage, with the given schedules or the first fitting tactic's.
+    """Generates every stage, with the given schedule or, for None, the first fitting tactic's.
 
     Args:
         disabled: names of tactics not to choose.
@@ -66,11 +66,9 @@ def generate(
     module = Module(target)
     stages: list[GeneratedStage] = []
     for number, nest in enumerate(nests):
-        refused: tuple[tuple[str, str], ...] = ()
-        if schedules is None:
-            schedule, refused = choose(nest, target, disabled)
-        else:
-            schedule = schedules[number]
+        schedule, refused = choose(nest, target, disabled)
+        if schedules is not None:
+            schedule = schedules[number] or schedule
         function = module.function(f"stage_{number}", [("args", PTR), ("lo", I64), ("hi", I64)])
         writer = StageWriter(function, kernel, nest, schedule, layout)
         writer.write()

@@ -17,15 +17,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.codegen.cpu.traits import (
+    GATHER_COST,
+    ONE,
+    balanced,
+    hoists,
+    is_product,
+    num_points,
+    reduces_of,
+    reusing_axes,
+    step_cost,
+    widest_lanes,
+)
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Cast, Load, Reduce, walk
-from tilewright.kernel.nest import Nest, evaluated
+from tilewright.kernel.ir import Axis, Load, Reduce, walk
+from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
 
-ONE = Dim.of(1)
-_GATHER_COST = 8.0
-_MAX_LANES = 64
 _MAX_ROWS = 14
 
 
@@ -57,24 +66,24 @@ def sequential(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     """Ordered axes forbid vectors and unrolling."""
     if not any(axis.ordered for axis in nest.axes):
         return Refusal("no ordered axis")
-    return Schedule(tactic="sequential", reduce_lanes=_lanes(nest, target))
+    return Schedule(tactic="sequential", reduce_lanes=widest_lanes(nest, target))
 
 
 def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     """Rows x vectors of accumulators, so that each loaded operand is used several times."""
-    reduces = _reduces(nest)
+    reduces = reduces_of(nest)
     if not reduces:
         return Refusal("no reduction")
-    if not any(_is_product(node) for node in reduces):
+    if not any(is_product(node) for node in reduces):
         return Refusal("no sum of products")
-    vector = _contraction_vector(nest, reduces, _lanes(nest, target))
+    vector = _contraction_vector(nest, reduces, widest_lanes(nest, target))
     if vector is None:
         return Refusal("no parallel axis along contiguous memory")
-    if _hoists(nest, vector):
+    if hoists(nest, vector):
         return Refusal("a reduction serves a whole row of outputs")
     if _dot_is_better(nest, vector, target):
         return Refusal("operands are contiguous along the reduction")
-    lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
+    lanes = _fitting_lanes(widest_lanes(nest, target), vector.extent)
     tile = _register_tile(nest, vector, lanes, reduces, target)
     return Schedule(
         tactic="contraction",
@@ -83,27 +92,27 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         unroll=tile.unroll,
         outer=tile.outer,
         chunk=1,
-        reduce_lanes=_lanes(nest, target),
+        reduce_lanes=widest_lanes(nest, target),
     )
 
 
 def row_reduction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     """Scalar outputs, vectors along the reductions."""
-    reduces = _reduces(nest)
+    reduces = reduces_of(nest)
     if not reduces:
         return Refusal("no reduction")
     vector = _best_vector_axis(nest)
-    hoists = vector is not None and _hoists(nest, vector)
-    if vector is not None and not hoists and not _dot_is_better(nest, vector, target):
+    is_hoisted = vector is not None and hoists(nest, vector)
+    if vector is not None and not is_hoisted and not _dot_is_better(nest, vector, target):
         return Refusal("the outputs are contiguous")
-    inner = vector if hoists else None
-    lanes = _lanes(nest, target)
+    inner = vector if is_hoisted else None
+    lanes = widest_lanes(nest, target)
     if inner is not None:
         return Schedule(tactic="row_reduction", lanes=lanes, vector=inner.name, reduce_lanes=lanes)
     unroll: dict[str, int] = {}
     for axis in reversed(nest.axes):
-        if len(unroll) < 2 and any(_is_product(node) for node in reduces):
-            unroll[axis.name] = _balanced(axis.extent, 4)
+        if len(unroll) < 2 and any(is_product(node) for node in reduces):
+            unroll[axis.name] = balanced(axis.extent, 4)
     return Schedule(tactic="row_reduction", unroll=unroll, reduce_lanes=lanes)
 
 
@@ -112,21 +121,21 @@ def elementwise(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     vector = _best_vector_axis(nest)
     if vector is None:
         return Refusal("no parallel axis along contiguous memory")
-    lanes = _fitting_lanes(_lanes(nest, target), vector.extent)
-    heavy = any(True for _ in _reduces(nest))
+    lanes = _fitting_lanes(widest_lanes(nest, target), vector.extent)
+    heavy = any(True for _ in reduces_of(nest))
     return Schedule(
         tactic="elementwise",
         lanes=lanes,
         vector=vector.name,
         unroll={vector.name: 1},
         chunk=1 if heavy else 64,
-        reduce_lanes=_lanes(nest, target),
+        reduce_lanes=widest_lanes(nest, target),
     )
 
 
 def scalar(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     """One element at a time."""
-    return Schedule(tactic="scalar", reduce_lanes=_lanes(nest, target))
+    return Schedule(tactic="scalar", reduce_lanes=widest_lanes(nest, target))
 
 
 TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwise, scalar)
@@ -134,32 +143,7 @@ TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwi
 OPTIONAL = tuple(tactic.__name__ for tactic in TACTICS[1:-1])
 
 
-# --- what a nest looks like -----------------------------------------------------------------------
-
-
-def _reduces(nest: Nest) -> list[Reduce]:
-    roots = [root for store in nest.stage.stores for root in evaluated(store)]
-    return [node for node in walk(*roots) if isinstance(node, Reduce)]
-
-
-def _is_product(node: Reduce) -> bool:
-    body = node.body
-    while isinstance(body, Cast):
-        body = body.arg
-    return node.combiner == "sum" and any(
-        isinstance(part, Call) and part.op == "mul" for part in walk(body)
-    )
-
-
-def _lanes(nest: Nest, target: CpuTarget) -> int:
-    """Lanes by the widest type that is stored or loaded as a value."""
-    roots = [root for store in nest.stage.stores for root in evaluated(store)]
-    widths = [
-        node.dtype.storage_bytes
-        for node in walk(*roots)
-        if isinstance(node, Load | Cast) and node.dtype.name != "int64"
-    ] + [store.value.dtype.storage_bytes for store in nest.stage.stores]
-    return max(1, min(_MAX_LANES, target.vector_bytes // max(4, *widths)))
+# --- axes and tiles ------------------------------------------------------------------------------
 
 
 def _fitting_lanes(lanes: int, extent: Dim) -> int:
@@ -175,7 +159,7 @@ def _access_cost(nest: Nest, axis: str) -> float | None:
     for form in nest.stores:
         if form.stride(axis) != ONE:
             return None
-    return sum(_step_cost(form.stride(axis)) for form in nest.loads.values())
+    return sum(step_cost(form.stride(axis)) for form in nest.loads.values())
 
 
 def _best_vector_axis(nest: Nest) -> Axis | None:
@@ -197,12 +181,12 @@ def _contraction_vector(nest: Nest, reduces: list[Reduce], lanes: int) -> Axis |
     inside = [
         nest.loads[id(n)] for n in walk(*reduces) if isinstance(n, Load) and id(n) in nest.loads
     ]
-    points = max(_points(nest.reduce_axes[id(node)]) for node in reduces)
+    points = max(num_points(nest.reduce_axes[id(node)]) for node in reduces)
     best: tuple[float, Axis] | None = None
     for axis in reversed(nest.axes):
         if axis.ordered or (axis.extent.is_const and axis.extent.const < 2):
             continue
-        cost = sum(_step_cost(form.stride(axis.name)) for form in inside)
+        cost = sum(step_cost(form.stride(axis.name)) for form in inside)
         if not cost:
             continue
         if axis.extent.is_const:
@@ -217,27 +201,10 @@ def _contraction_vector(nest: Nest, reduces: list[Reduce], lanes: int) -> Axis |
     return best[1] if best else None
 
 
-def _points(axes: tuple[Axis, ...]) -> int:
-    """Points of a reduction; unknown extents count as 16."""
-    total = 1
-    for axis in axes:
-        total *= axis.extent.const if axis.extent.is_const else 16
-    return max(1, total)
-
-
-def _step_cost(stride: Dim | None) -> float:
-    """Cost of loading one vector whose lanes are that far apart."""
-    if stride is None:
-        return 2 * _GATHER_COST
-    if stride == ONE:
-        return 1.0
-    return _GATHER_COST if stride.terms else 0.0
-
-
 def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
     """True when loads gather along the vector axis but step contiguously along a reduction."""
-    costs = [_step_cost(form.stride(vector.name)) for form in nest.loads.values()]
-    if max(costs, default=0.0) < _GATHER_COST:
+    costs = [step_cost(form.stride(vector.name)) for form in nest.loads.values()]
+    if max(costs, default=0.0) < GATHER_COST:
         return False
     inner = [axes[-1] for axes in nest.reduce_axes.values()]
     for axis in inner:
@@ -247,11 +214,6 @@ def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
         if all(stride is not None and (stride == ONE or not stride.terms) for stride in strides):
             return True
     return False
-
-
-def _hoists(nest: Nest, vector: Axis) -> bool:
-    """True when some reduction does not depend on the vector axis (softmax, normalisations)."""
-    return any(vector.name not in nest.depends(node) for node in _reduces(nest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +232,8 @@ def _register_tile(
     Accumulators, one vector of each column and two scalars fit the registers.
     """
     budget = (28 if target.num_vectors >= 32 else 12) // max(1, len(reduces))
-    rows = _reusing_axis(nest, vector, reduces, vectors=True)
-    if rows is None:
-        rows = _reusing_axis(nest, vector, reduces, vectors=False)
+    over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))
+    rows = next(iter(over_vectors or over_scalars), None)
     unroll = {vector.name: 1}
     outer: tuple[str, ...] = ()
     columns = 1
@@ -280,41 +241,13 @@ def _register_tile(
     if not (vector.extent.is_const and vector.extent.const <= lanes):
         columns = unroll[vector.name] = min(2, max(1, budget))
     else:
-        column = _reusing_axis(nest, vector, reduces, vectors=False)
+        column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
-            columns = _balanced(column.extent, 4 if small and budget >= 8 else 2)
+            columns = balanced(column.extent, 4 if small and budget >= 8 else 2)
             outer = (column.name,)
     if rows is not None:
         most = min(_MAX_ROWS, max(1, budget // columns))
-        unroll[rows.name] = _balanced(rows.extent, most)
+        unroll[rows.name] = balanced(rows.extent, most)
     # Columns last: each broadcast scalar is used for all columns at once, then forgotten.
     unroll.update((name, columns) for name in outer)
     return _Tile(unroll, outer)
-
-
-def _reusing_axis(nest: Nest, vector: Axis, reduces: list[Reduce], *, vectors: bool) -> Axis | None:
-    """The innermost axis along which the most vector (or scalar) loads stay the same."""
-    inside = [
-        nest.loads[id(n)] for n in walk(*reduces) if isinstance(n, Load) and id(n) in nest.loads
-    ]
-    best: tuple[int, Axis] | None = None
-    for axis in nest.axes:
-        if axis is vector or (axis.extent.is_const and axis.extent.const < 2):
-            continue
-        gain = 0
-        for form in inside:
-            stride, along = form.stride(axis.name), form.stride(vector.name)
-            moves_lanes = along is None or bool(along.terms)
-            if moves_lanes == vectors and stride is not None and not stride.terms:
-                gain += 1
-        if gain and (best is None or gain >= best[0]):
-            best = (gain, axis)
-    return best[1] if best else None
-
-
-def _balanced(extent: Dim, most: int) -> int:
-    """Copies that split a constant extent into as few tiles as possible, of nearly equal size."""
-    if not extent.is_const:
-        return most
-    size = max(1, extent.const)
-    return -(-size // -(-size // most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.codegen.cpu import tactics
+from tilewright.codegen.cpu import tactics, traits
 from tilewright.codegen.cpu.tactics import TACTICS, Refusal, choose
 from tilewright.codegen.cpu.target import CpuTarget, named_target
 from tilewright.core.dtypes import BOOL, FLOAT64, INT8
@@ -174,10 +174,10 @@ def test_the_register_tile_fits_the_registers(
 def test_balanced_tiles_cover_an_axis_in_as_few_steps() -> None:
     for size in range(1, 60):
         for most in range(1, 15):
-            tile = tactics._balanced(Dim.of(size), most)
+            tile = traits.balanced(Dim.of(size), most)
             assert 1 <= tile <= most
             assert -(-size // tile) == -(-size // most)
-    assert tactics._balanced(N, 5) == 5
+    assert traits.balanced(N, 5) == 5
 
 
 def test_bytes_and_flags_use_no_more_lanes_than_there_are() -> None:

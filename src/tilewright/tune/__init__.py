@@ -1,0 +1,1 @@
+"""Schedules chosen by timing: search space, predictions, timing store, choice."""
