@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tilewright.compiler import Require as Require
     from tilewright.compiler import compile as compile
     from tilewright.core.errors import UserError as UserError
     from tilewright.core.record import Decision as Decision
@@ -22,12 +23,22 @@ _HOMES = {
     "Decision": "tilewright.core.record",
     "Engine": "tilewright.runtime",
     "Measurement": "tilewright.core.record",
+    "Require": "tilewright.compiler",
     "UserError": "tilewright.core.errors",
     "compile": "tilewright.compiler",
     "load": "tilewright.runtime",
 }
 
-__all__ = ["Decision", "Engine", "Measurement", "UserError", "__version__", "compile", "load"]
+__all__ = [
+    "Decision",
+    "Engine",
+    "Measurement",
+    "Require",
+    "UserError",
+    "__version__",
+    "compile",
+    "load",
+]
 
 
 def __getattr__(name: str) -> object:

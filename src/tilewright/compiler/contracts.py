@@ -1,4 +1,4 @@
-"""Contracts that the build itself can break: compiled, device, types.
+"""Contracts that the build itself can break: compiled, device, types, deterministic.
 
 Input -> Output: what the build decided so far -> nothing, or ``ContractBreach`` with every node
 that breaks the contract and the reason.
@@ -15,6 +15,7 @@ from tilewright.core.dtypes import Kind
 from tilewright.core.errors import ContractBreach
 from tilewright.core.plural import plural
 from tilewright.core.record import Placement
+from tilewright.graph.passes.base import RANDOM
 from tilewright.runtime.program import Interpret, KernelCall, Program, Segment, all_steps
 
 _MOST = 20
@@ -37,10 +38,11 @@ def check_compiled(require: Require, interpreted: Sequence[tuple[str, str, str]]
 def check_program(
     options: CompileOptions, program: Program, placements: Sequence[Placement]
 ) -> None:
-    """Refuses devices and types that the contract does not name.
+    """Refuses devices and types that the contract does not name, and chance.
 
     Raises:
-        ContractBreach: a node would run elsewhere, or compute in another type.
+        ContractBreach: a node would run elsewhere, compute in another type, or differ from run to
+            run.
     """
     require = options.require
     if require.device is not None and require.device != options.target:
@@ -62,6 +64,14 @@ def check_program(
                 found,
                 remedy="add these types to the contract, or change the model's precision",
             )
+    drawing = list(_unseeded(program)) if require.deterministic else []
+    if drawing:
+        raise _breach(
+            f"deterministic is required, but {plural(len(drawing), 'node')} would give other "
+            "results in every run",
+            drawing,
+            remedy="give these nodes a `seed`, or drop the contract `deterministic`",
+        )
 
 
 def _other_types(
@@ -78,6 +88,13 @@ def _other_types(
                     continue
                 if _is_arithmetic(spec.dtype.name):
                     yield f"{step.node} ({step.op_type}): gives {spec.dtype.name}"
+
+
+def _unseeded(program: Program) -> Iterable[str]:
+    """What draws numbers; a Dropout that still has to run is one that may train."""
+    for step in (step for step in all_steps(program) if isinstance(step, Interpret)):
+        if step.op_type in (*RANDOM, "Dropout") and step.attributes.get("seed") is None:
+            yield f"{step.node} ({step.op_type}): draws random numbers without a seed"
 
 
 def _is_arithmetic(name: str) -> bool:

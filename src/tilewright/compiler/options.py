@@ -33,7 +33,7 @@ class Require:
         device: where every node must run, ``cpu``.
         dtypes: types that kernels may compute in; wide integers and bools are always allowed.
         max_error: largest error against the float64 reference, relative to the largest value.
-        deterministic: equal inputs give equal engines and equal results (always kept on the CPU).
+        deterministic: equal inputs give equal results in every run (nothing draws without a seed).
     """
 
     compiled: bool = False

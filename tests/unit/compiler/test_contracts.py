@@ -91,6 +91,60 @@ def test_interpreted_nodes_give_types_too() -> None:
         compiled(model, verify=False, require=["compiled"])
 
 
+def noisy(**attributes: Any) -> onnx.ModelProto:
+    """Noise of a shape, added to the input."""
+    nodes = [
+        node("RandomNormalLike", ["x"], ["noise"], name="draw", **attributes),
+        node("Add", ["x", "noise"], ["y"], name="add"),
+    ]
+    return model_of(nodes, inputs=[tensor_info("x", (2, 3))], opset=21)
+
+
+def test_chance_is_refused_where_results_must_be_equal() -> None:
+    with pytest.raises(ContractBreach) as caught:
+        compiled(noisy(), verify=False, require=["deterministic"])
+    assert "deterministic is required, but 1 node would give other results" in str(caught.value)
+    assert "draw (RandomNormalLike): draws random numbers without a seed" in str(caught.value)
+    assert "give these nodes a `seed`" in str(caught.value)
+    engine = compiled(noisy(seed=1.0), verify=False, require=["deterministic"])
+    x = np.zeros((2, 3), np.float32)
+    np.testing.assert_array_equal(engine(x=x)["y"], engine(x=x)["y"])
+
+
+def test_chance_inside_a_branch_is_found() -> None:
+    def branch(name: str, op_type: str) -> onnx.GraphProto:
+        made = node(op_type, ["x"], [name], name=f"{name}_{op_type}")
+        return onnx.helper.make_graph([made], name, [], [tensor_info(name, (2, 3))])
+
+    model = model_of(
+        [
+            node(
+                "If",
+                ["c"],
+                ["y"],
+                name="if",
+                then_branch=branch("a", "RandomUniformLike"),
+                else_branch=branch("b", "Neg"),
+            )
+        ],
+        inputs=[tensor_info("c", (), onnx.TensorProto.BOOL), tensor_info("x", (2, 3))],
+        opset=21,
+    )
+    with pytest.raises(ContractBreach, match="a_RandomUniformLike"):
+        compiled(model, verify=False, require={"deterministic": True})
+
+
+def test_a_dropout_that_may_train_is_chance() -> None:
+    model = model_of(
+        [node("Dropout", ["x", "ratio", "train"], ["y"], name="drop")],
+        inputs=[tensor_info("x", (2, 3)), tensor_info("train", (), onnx.TensorProto.BOOL)],
+        weights={"ratio": np.array(0.5, np.float32)},
+        opset=21,
+    )
+    with pytest.raises(ContractBreach, match=r"drop \(Dropout\)"):
+        compiled(model, verify=False, require=["deterministic"])
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
