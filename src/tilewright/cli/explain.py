@@ -1,6 +1,7 @@
 """``tilewright explain``: why an engine is as fast as it is, or what a model would cost."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from tilewright.cli.options import (
     Inputs,
     Json,
     Npz,
+    Runs,
     Threads,
     available_threads,
     parse_files,
@@ -43,7 +45,7 @@ def explain_model(
     inputs: Inputs = None,
     npz: Npz = None,
     dim: Dims = None,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs to time.")] = 50,
+    runs: Runs = None,
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="Do not measure this machine's roofs.")
     ] = False,
@@ -74,20 +76,26 @@ def explain_model(
     if diff is not None:
         _check_alike(*engines, has_inputs=bool(feeds or sizes))
 
-    def explained(runs: int) -> "list[Explanation]":
-        return [engine.explain(feeds, sizes=sizes, runs=runs, board=board) for engine in engines]
+    def explained(engine: "Engine", runs: int | None) -> "Explanation":
+        return engine.explain(feeds, sizes=sizes, runs=runs, board=board)
 
-    if board is None and not no_probe and engines[0].runs_here:
-        from tilewright.compiler.roofs import ensure_roofs
+    if board is None and engines[0].runs_here:
+        if not no_probe:
+            from tilewright.compiler.roofs import ensure_roofs
 
-        ensure_roofs(engines[0].threads, console.log, rehearse=lambda: explained(1))
-    explanations = explained(runs)
+            ensure_roofs(
+                engines[0].threads,
+                console.log,
+                rehearse=lambda: [explained(engine, 1) for engine in engines],
+            )
+        console.log("timing runs")
     if diff is None:
-        _print(explanations[0], html, as_json=as_json)
+        _print(explained(engines[0], runs), html, as_json=as_json)
         return
-    from tilewright.runtime.explain.difference import difference
+    from tilewright.runtime.explain.difference import difference, explain_in_turns
 
-    found = difference(explanations[0], explanations[1], (str(model), str(diff)))
+    old, new = explain_in_turns(*(partial(explained, engine, runs) for engine in engines))
+    found = difference(old, new, (str(model), str(diff)))
     if as_json:
         console.write_json(found.json())
     else:

@@ -21,6 +21,10 @@ Threads = Annotated[
 ]
 Precision = Annotated[str, typer.Option(help="Precision to compute in: fp32.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
+Runs = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many runs to time; by default 50, or what 10 s are enough for."),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=LO..HI", help="Range of a symbolic dim, or NAME=SIZE."),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Dims, Inputs, Json, Npz, Threads, parse_files, parse_sizes
+from tilewright.cli.options import Dims, Inputs, Json, Npz, Runs, Threads, parse_files, parse_sizes
 from tilewright.cli.run import gather_feeds, open_engine
 from tilewright.core.whole_file import check_output
 
@@ -17,7 +17,7 @@ def profile_model(
     npz: Npz = None,
     dim: Dims = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of inputs that are not given.")] = 0,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs to time.")] = 50,
+    runs: Runs = None,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="OUT.json", help="Write one run for chrome://tracing or Perfetto."),
@@ -33,6 +33,7 @@ def profile_model(
 
     engine = open_engine(model, threads)
     feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
+    console.log(f"timing runs of {model}")
     profile = engine.profile(feeds, runs=runs)
     if trace is not None:
         profile.trace(trace)

@@ -227,13 +227,14 @@ class Engine:
                 ) from error
 
     def profile(
-        self, feeds: Mapping[str, Any] | None = None, /, *, runs: int = 50, **inputs: Any
+        self, feeds: Mapping[str, Any] | None = None, /, *, runs: int | None = None, **inputs: Any
     ) -> Profile:
         """Measures where the time of a run goes.
 
         Args:
             feeds, **inputs: as for ``run``.
-            runs: how many runs are timed with profiling, and as many without.
+            runs: how many runs are timed with profiling, and as many without; by default 50,
+                or as many as fit into ten seconds, but five.
 
         Raises:
             BadOption: ``runs`` is no positive number.
@@ -241,7 +242,7 @@ class Engine:
         """
         from tilewright.runtime.profile import profile_runs
 
-        runs = check.whole("runs", runs, 1)
+        runs = None if runs is None else check.whole("runs", runs, 1)
         given = by_name(feeds, inputs, self.inputs)
         sizes: dict[str, int] = {}
         return profile_runs(
@@ -278,7 +279,7 @@ class Engine:
         feeds: Mapping[str, Any] | None = None,
         /,
         *,
-        runs: int = 50,
+        runs: int | None = None,
         sizes: Mapping[str, int] | None = None,
         board: str | None = None,
         **inputs: Any,
@@ -287,7 +288,7 @@ class Engine:
 
         Args:
             feeds, **inputs: inputs to time it with; without any, random ones of ``sizes``.
-            runs: how many runs are timed (0 for none).
+            runs: as for ``profile``; 0 for none.
             sizes: of symbolic dims, where there are no feeds.
             board: a GPU of the tables whose roofs are taken instead; nothing is timed then.
 
@@ -298,7 +299,7 @@ class Engine:
         """
         from tilewright.runtime.explain.of_engine import explain_engine
 
-        runs = check.whole("runs", runs, 0)
+        runs = None if runs is None else check.whole("runs", runs, 0)
         return explain_engine(
             self._parts,
             feeds=by_name(feeds, inputs, self.inputs),
@@ -307,7 +308,7 @@ class Engine:
             threads=self.threads,
             board=board,
             runs_here=self.runs_here,
-            measure=(lambda given: self.profile(given, runs=runs)) if runs else None,
+            measure=(lambda given: self.profile(given, runs=runs)) if runs != 0 else None,
         )
 
     # --- files -----------------------------------------------------------------------------------

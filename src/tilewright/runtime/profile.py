@@ -39,6 +39,8 @@ from tilewright.runtime.program import (
 from tilewright.runtime.segment import Context, num_rows
 
 _WARM_UP = 2
+_RUNS, _FEWEST_RUNS = 50, 5
+_LONGEST_NS = 10_000_000_000  # for as many runs as nobody asked for
 _CALIBRATIONS = 200
 _STATISTICS = Path("/proc/stat")
 _SHORTEST_NS = 100_000_000  # in which ten ticks of the system's count make sense
@@ -159,7 +161,7 @@ def profile_runs(
     program: Program,
     run_with: Callable[[Executor], Any],
     *,
-    runs: int,
+    runs: int | None,
     threads: int,
     symbols: Callable[[], Mapping[str, int]],
 ) -> Profile:
@@ -169,7 +171,7 @@ def profile_runs(
         executor: runs the program.
         program: what it runs.
         run_with: does one whole run with an executor, from the caller's arrays to results.
-        runs: timed runs of each kind.
+        runs: timed runs of each kind; None for 50, or at least 5 within 10 seconds.
         threads: of the engine, for the record.
         symbols: the sizes of a run's symbolic dims, once one has run.
     """
@@ -178,7 +180,10 @@ def profile_runs(
     others = _Others()
     plain: list[int] = []
     samples: list[Sample] = []
-    for number in range(_WARM_UP + runs):
+    end = perf_counter_ns() + _LONGEST_NS
+    for number in range(_WARM_UP + (_RUNS if runs is None else runs)):
+        if runs is None and len(samples) >= _FEWEST_RUNS and perf_counter_ns() > end:
+            break
         start = perf_counter_ns()
         run_with(executor)
         spent = perf_counter_ns() - start

@@ -154,6 +154,15 @@ def test_wrong_arguments_are_refused(engine: tw.Engine) -> None:
         engine.profile({}, runs=1)
 
 
+@pytest.mark.parametrize(("longest_ns", "expected"), [(0, 5), (10**12, 50)])
+def test_runs_that_nobody_asked_for_take_a_bounded_time(
+    engine: tw.Engine, monkeypatch: pytest.MonkeyPatch, longest_ns: int, expected: int
+) -> None:
+    monkeypatch.setattr(profile_module, "_LONGEST_NS", longest_ns)
+    assert engine.profile(feeds_of()).runs == expected
+    assert engine.profile(feeds_of(), runs=7).runs == 7
+
+
 def test_parts_and_the_whole_are_of_the_same_runs(engine: tw.Engine) -> None:
     for runs in (1, 9):
         profile = engine.profile(feeds_of(), runs=runs)

@@ -138,5 +138,6 @@ def layout_text(spec: TensorSpec) -> str:
     """How a value lies in memory."""
     if spec.stored is None:
         return "row-major"
-    border = " with a border" if spec.stored.border else ""
+    borders = dict.fromkeys(f"{before}+{after}" for _, before, after in spec.stored.border)
+    border = f" with a border of {', '.join(borders)}" if borders else ""
     return f"dim {spec.stored.dim} in blocks of {spec.stored.block}{border}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import onnx
 import pytest
 
 import tilewright as tw
+from tilewright.core.dtypes import FLOAT32
 from tilewright.core.record import Decision
+from tilewright.core.shape import Dim
 from tilewright.report.explanation import Explanation
-from tilewright.runtime.explain.difference import difference
+from tilewright.runtime.explain.difference import difference, explain_in_turns
+from tilewright.runtime.explain.kernels import layout_text
+from tilewright.runtime.program import Blocked, TensorSpec
 from unit.compiler.models import compiled, feeds_of, network, normal
 from unit.graph.models import model_of, node, tensor_info
 
@@ -64,10 +69,48 @@ def test_a_disabled_tactic_names_its_kernel_first() -> None:
     assert found.decision.after is not None
     assert found.decision.before.subject == found.decision.after.subject == "product"
     assert ("contraction", "disabled by an option") in found.decision.after.rejected
-    assert any(name == "disabled" for name, _, _ in found.facts)
+    assert ("disabled", "none", "contraction") in found.facts
     lines = found.text().splitlines()
     assert lines[0] == "b.tw against a.tw"
     assert any(line.startswith("1. product:") for line in lines)
+
+
+def test_engines_are_timed_in_turns_and_the_fastest_times_are_compared() -> None:
+    base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
+    asked: list[str] = []
+
+    def timed(name: str, *times: float | None) -> Callable[[], Explanation]:
+        left = iter(times)
+
+        def explain() -> Explanation:
+            asked.append(name)
+            return replace(base, title=name, end_to_end_us=next(left))
+
+        return explain
+
+    old, new = explain_in_turns(timed("a", 9.0, 5.0, 7.0), timed("b", 3.0, 8.0, 8.0))
+    assert asked == ["a", "b"] * 3
+    assert (old.end_to_end_us, new.end_to_end_us) == (5.0, 3.0)
+    asked.clear()
+    explain_in_turns(timed("a", None), timed("b", 1.0))
+    assert asked == ["a", "b"]  # what cannot be timed is not asked again
+
+
+def test_a_wider_border_is_a_change_of_layout() -> None:
+    dims = (Dim.of(1), Dim.of(4), Dim.of(8), Dim.of(16))
+    narrow, wide = (
+        layout_text(
+            TensorSpec(
+                name="v",
+                dtype=FLOAT32,
+                shape=dims,
+                stored=Blocked(dim=1, block=16, size=64, border=((2, 1, after),)),
+            )
+        )
+        for after in (1, 3)
+    )
+    assert narrow == "dim 1 in blocks of 16 with a border of 1+1"
+    assert wide == "dim 1 in blocks of 16 with a border of 1+3"
 
 
 def test_the_greatest_change_comes_first() -> None:
