@@ -19,6 +19,7 @@ from tilewright.core.errors import BadOption
 from tilewright.hw.roofs import Level, Roofs
 
 MEMORY = "DRAM"
+READ = " read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,13 @@ class Work:
 
     Attributes:
         flops: operations by type; a multiply-add counts 2.
-        num_bytes: bytes moved by memory level.
+        num_bytes: bytes moved by memory level, in both directions.
+        read_bytes: those of them that are fetched, where this direction shall have its own bound.
     """
 
     flops: Mapping[str, float] = field(default_factory=dict)
     num_bytes: Mapping[str, float] = field(default_factory=dict)
+    read_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Bound:
 
     Attributes:
         time_s: the longest of ``times_s``.
-        limit: the resource that sets it: a memory level, or a type's peak.
+        limit: the resource that sets it: a memory level, reads of one, or a type's peak.
         times_s: time of each resource alone.
         intensity: operations a byte of the farthest level; infinite without bytes.
         flops_per_s: operations a second at the bound.
@@ -76,6 +79,8 @@ def bound(work: Work, roofs: Roofs) -> Bound:
     }
     for name, num_bytes in work.num_bytes.items():
         times[name] = num_bytes / level(roofs, name).bytes_per_s
+    for name, num_bytes in work.read_bytes.items():
+        times[f"{name}{READ}"] = num_bytes / level(roofs, name).read_bytes_per_s
     if not times or min(times.values()) < 0 or not math.isfinite(sum(times.values())):
         raise BadOption("work without operations and bytes", remedy="state one of them, positive")
     limit = max(times, key=lambda name: times[name])

@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tilewright.hw.lookup import find_arch
 from tilewright.hw.machine import machine_identity
 from tilewright.hw.records import Board
 
-_FORMAT = 1
+_FORMAT = 2  # 1 had no updates in place
 _SHARED_BYTES_PER_BANK = 4
 QUIET = 0.5  # of a measurement: with less undisturbed its roofs may be too low
 _UNDISTURBED = re.compile(r"(\d+)% of \d+ batches were undisturbed")
@@ -46,6 +46,16 @@ class Level:
     bytes_per_s: float
     patterns: Mapping[str, float] = field(default_factory=dict)
     working_set_bytes: int | None = None
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """How fast bytes can be fetched, while others may be written back at the same time."""
+        return min(self.bytes_per_s, self.patterns.get("read", self.bytes_per_s))
+
+    def scaled(self, factor: float) -> Level:
+        """The same level with all rates that many times as high."""
+        patterns = {name: rate * factor for name, rate in self.patterns.items()}
+        return replace(self, bytes_per_s=self.bytes_per_s * factor, patterns=patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,13 @@ SCHEMA = "tilewright.explanation/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoofLevel:
-    """A memory level: its bandwidth, and how much the levels nearer to the registers hold."""
+    """A memory level: its bandwidth, that of reads, and how much the levels nearer to the registers
+    hold.
+    """
 
     name: str
     bytes_per_s: float
+    read_bytes_per_s: float
     nearer_bytes: float
 
 

@@ -87,9 +87,9 @@ def test_another_format_counts_as_not_measured(tmp_path: Path) -> None:
         "{",
         "[]",
         "null",
-        '{"format": 1}',
-        '{"format": 1, "roofs": [{}]}',
-        '{"format": 1, "roofs": 5}',
+        '{"format": 2}',
+        '{"format": 2, "roofs": [{}]}',
+        '{"format": 2, "roofs": 5}',
     ],
 )
 def test_a_damaged_file_says_how_to_mend_it(tmp_path: Path, text: str) -> None:

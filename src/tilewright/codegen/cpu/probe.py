@@ -50,10 +50,11 @@ _ARRAY_GAP_BYTES = 1344  # arrays must not start at equal offsets in a page
 _TRIES = 5
 _WINDOW_BYTES = 24 * MIB  # that all threads together stream from DRAM in one call
 _STREAMING = "triad, streaming stores"
-_PATTERNS = {  # loop and number of arrays
-    "read": ("probe_read", 1),
-    "triad": ("probe_triad", 3),
-    _STREAMING: ("probe_triad_streaming", 3),
+_PATTERNS = {  # loop, number of arrays, and how often an element crosses the level
+    "read": ("probe_read", 1, 1),
+    "update": ("probe_update", 1, 2),
+    "triad": ("probe_triad", 3, 1),
+    _STREAMING: ("probe_triad_streaming", 3, 1),
 }
 
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -256,19 +257,9 @@ class _Run:
             clock_hz=self.clock.rate,
             instructions={peak.dtype: peak.instruction for peak in self.loops.peaks},
             costs={f"{trial.name}_us": 1e6 / trial.rate for trial in forks},
-            notes=(*self._bounds(), *self.notes),
+            notes=tuple(self.notes),
             undisturbed=self.quiet_share,
         )
-
-    def _bounds(self) -> list[str]:
-        """What bounds reads where a triad is faster than they are."""
-        return [
-            f"{level.name}: {fastest} moves more than reads, which wait for the requests that a "
-            "core can have under way: the faster one is the roof"
-            for level in self._levels()
-            if level.name == "DRAM"
-            and (fastest := max(level.patterns, key=lambda name: level.patterns[name])) != "read"
-        ]
 
     def _levels(self) -> tuple[Level, ...]:
         found: dict[str, dict[str, float]] = {}
@@ -364,7 +355,7 @@ class _Run:
             rows = self._rows()
             rows[:, 1], rows[:, 2] = starts, 3 * distance // 4
             self._caller("probe_fill", rows)(1)
-            for pattern, (symbol, arrays) in _PATTERNS.items():
+            for pattern, (symbol, arrays, crossings) in _PATTERNS.items():
                 if pattern == _STREAMING and name != "DRAM":
                     continue
                 extent = 3 * distance if arrays == 1 else per_array
@@ -373,7 +364,7 @@ class _Run:
                 mine = self._rows()
                 mine[:, 1], mine[:, 2], mine[:, 4] = starts, window // 4, distance
                 call = _in_turn(self._caller(symbol, mine), mine, window, extent)
-                moved = float(window * arrays * self.threads)
+                moved = float(window * arrays * crossings * self.threads)
                 trials.append(_Trial(name, pattern, call, moved, 3 * distance))
         return trials
 

@@ -93,8 +93,9 @@ def probe_module(target: CpuTarget) -> ProbeModule:
     module = Module(target)
     add_pool(module)
     peaks = tuple(_emit_peak(module, kind) for kind in _kinds(target))
-    streams = ("probe_read", "probe_triad", "probe_triad_streaming")
+    streams = ("probe_read", "probe_update", "probe_triad", "probe_triad_streaming")
     _emit_read(module)
+    _emit_update(module)
     _emit_triad(module, "probe_triad", streaming=False)
     _emit_triad(module, "probe_triad_streaming", streaming=True)
     _emit_fill(module)
@@ -211,6 +212,21 @@ def _emit_read(module: Module) -> None:
         _store_sum(b, kind, sums, _address(b, row, _RESULT))
 
     _body(module, "probe_read", emit)
+
+
+def _emit_update(module: Module) -> None:
+    """``a = 2 - a`` in place: each line goes in and out, and none is fetched only to be written."""
+    kind = _vector(module)
+
+    def emit(b: Builder, row: Value) -> None:
+        source, two = _address(b, row, _ADDRESS), constant(kind, 2.0)
+        elements, step = _word(b, row, _ELEMENTS), UNROLL_VECTORS * kind.lanes
+        with b.loop(0, _word(b, row, _REPEATS)), b.loop(0, elements, step) as i:
+            for number in range(UNROLL_VECTORS):
+                place = b.gep(source, b.add(i, index(number * kind.lanes)), 4)
+                b.store(b.sub(two, b.load(kind, place, kind.bytes)), place, kind.bytes)
+
+    _body(module, "probe_update", emit)
 
 
 def _emit_triad(module: Module, symbol: str, *, streaming: bool) -> None:

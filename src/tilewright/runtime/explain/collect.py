@@ -168,11 +168,10 @@ def _intermediate(
 ) -> Intermediate:
     num_bytes = spec_bytes(flow.value, sizes)
     producer, consumer = calls[flow.producer].call, calls[flow.consumer].call
-    saved = 1 if flow.is_kept or not flow.is_only_reader else 2  # the write is saved as well
+    written = flow.is_only_reader and not flow.is_kept  # then the write is saved as well
     price = None
     if floors is not None and num_bytes:
-        once = floors.move_us(num_bytes)
-        price = None if once is None else once * saved
+        price = floors.move_us(num_bytes, written=written)
     return Intermediate(
         value=flow.value.name,
         producer=flow.producer,

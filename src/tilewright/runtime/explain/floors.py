@@ -3,7 +3,8 @@
 Input -> Output: roofs, what the caches hold, a call's bytes and operations -> a bound.
 Method: the hierarchical roofline (hw.roofline). Bytes that cross a memory level are those that the
 levels nearer to the registers cannot have kept: of a kernel's inputs and results what exceeds
-their capacity, of the weights the share of the whole run's memory that exceeds it.
+their capacity, of the weights the share of the whole run's memory that exceeds it. What is fetched
+and what is written back have their own wires between caches, so reads alone are bounded as well.
 Guarantees: a lower bound for any caching policy, up to the accuracy of the roofs; operations of a
 type without a known peak do not count.
 """
@@ -19,7 +20,7 @@ from tilewright.core.plural import plural
 from tilewright.hw.lookup import find_cpu
 from tilewright.hw.machine import Machine, describe_machine
 from tilewright.hw.records import Board
-from tilewright.hw.roofline import Bound, Work, bound, peak_flops, peak_key
+from tilewright.hw.roofline import READ, Bound, Work, bound, level, peak_flops, peak_key
 from tilewright.hw.roofs import Level, Roofs, load_all_measured, roofs_of_board
 from tilewright.hw.tables.cpu_isa import CPU_ISAS
 from tilewright.report.explanation import RoofLevel, RoofModel
@@ -71,25 +72,28 @@ class Floors:
             peaks_flops=dict(self.roofs.peaks_flops),
             levels=tuple(
                 RoofLevel(
-                    name=level.name,
-                    bytes_per_s=level.bytes_per_s,
-                    nearer_bytes=self.nearer_bytes[level.name],
+                    name=one.name,
+                    bytes_per_s=one.bytes_per_s,
+                    read_bytes_per_s=one.read_bytes_per_s,
+                    nearer_bytes=self.nearer_bytes[one.name],
                 )
-                for level in self.roofs.levels
-                if level.name in self.nearer_bytes
+                for one in self.roofs.levels
+                if one.name in self.nearer_bytes
             ),
         )
 
     def bound(self, flops: float, dtype: str, traffic: Traffic) -> Bound | None:
         """The least time of one call; None where nothing bounds it."""
-        work = Work(
-            flops=self._flops(flops, dtype),
-            num_bytes={
-                name: crossing
-                for name, nearer in self.nearer_bytes.items()
-                if (crossing := self._crossing(traffic, nearer)) > 0
-            },
-        )
+        num_bytes: dict[str, float] = {}
+        read_bytes: dict[str, float] = {}
+        for name, nearer in self.nearer_bytes.items():
+            fetched, written = self._crossing(traffic, nearer)
+            if fetched + written > 0:
+                num_bytes[name] = fetched + written
+            there = level(self.roofs, name)
+            if fetched > 0 and there.read_bytes_per_s < there.bytes_per_s:
+                read_bytes[name] = fetched
+        work = Work(flops=self._flops(flops, dtype), num_bytes=num_bytes, read_bytes=read_bytes)
         return bound(work, self.roofs) if work.flops or work.num_bytes else None
 
     def raised(self, factors: Mapping[str, float]) -> Floors:
@@ -104,10 +108,7 @@ class Floors:
             if name != limit:
                 name = name if name in peaks else peak_key(name)
                 peaks[name] *= factor
-        levels = tuple(
-            replace(level, bytes_per_s=level.bytes_per_s * factors.get(level.name, 1.0))
-            for level in self.roofs.levels
-        )
+        levels = tuple(_raised(one, factors) for one in self.roofs.levels)
         source = f"{self.roofs.source}, raised where kernels were faster"
         roofs = replace(self.roofs, peaks_flops=peaks, levels=levels, source=source)
         return replace(self, roofs=roofs)
@@ -117,7 +118,8 @@ class Floors:
         name = limit.removesuffix(PEAK)
         if name != limit:
             return peak_flops(self.roofs, name)
-        return next(one.bytes_per_s for one in self.roofs.levels if one.name == limit)
+        there = level(self.roofs, limit.removesuffix(READ))
+        return there.read_bytes_per_s if limit.endswith(READ) else there.bytes_per_s
 
     def _flops(self, flops: float, dtype: str) -> dict[str, float]:
         name = _WIDENED.get(dtype, dtype) if self.roofs.threads is not None else dtype
@@ -127,20 +129,32 @@ class Floors:
             return {}
         return {name: flops} if flops else {}
 
-    def _crossing(self, traffic: Traffic, nearer: float) -> float:
-        if not nearer:
-            return traffic.total
+    def _crossing(self, traffic: Traffic, nearer: float) -> tuple[float, float]:
+        """Bytes that a level must give, and take."""
         lost = max(0.0, 1.0 - nearer / self.footprint_bytes) if self.footprint_bytes else 0.0
-        kept = max(0.0, traffic.reads - nearer) + max(0.0, traffic.writes - nearer)
-        return traffic.weights * lost + kept
+        weights = traffic.weights * (lost if nearer else 1.0)
+        return weights + max(0.0, traffic.reads - nearer), max(0.0, traffic.writes - nearer)
 
-    def move_us(self, num_bytes: float) -> float | None:
-        """The least time to read a buffer from the nearest level that can hold it."""
-        for level in reversed(self.roofs.levels):
-            nearer = self.nearer_bytes.get(level.name)
+    def move_us(self, num_bytes: float, *, written: bool) -> float | None:
+        """The least time to read a buffer from the nearest level that can hold it.
+
+        Args:
+            num_bytes: of the buffer.
+            written: whether it has to get there as well.
+        """
+        for one in reversed(self.roofs.levels):
+            nearer = self.nearer_bytes.get(one.name)
             if nearer is not None and num_bytes > nearer:
-                return num_bytes / level.bytes_per_s * 1e6
+                both = 2 * num_bytes / one.bytes_per_s if written else 0.0
+                return max(num_bytes / one.read_bytes_per_s, both) * 1e6
         return None
+
+
+def _raised(one: Level, factors: Mapping[str, float]) -> Level:
+    """A level as fast as it was seen to be; no direction is faster than both together."""
+    read = one.read_bytes_per_s * factors.get(f"{one.name}{READ}", 1.0)
+    rate = max(one.bytes_per_s * factors.get(one.name, 1.0), read)
+    return replace(one, bytes_per_s=rate, patterns={**one.patterns, "read": read})
 
 
 def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors:
@@ -159,13 +173,12 @@ def cpu_floors(cpu: str, threads: int, footprint_bytes: float) -> Floors:
         return _table_floors(cpu, threads, footprint_bytes)
     chosen = min(measured, key=lambda one: abs((one.threads or 1) - threads))
     factor, note = threads / (chosen.threads or 1), ""
+    widened = max(1.0, factor)  # one thread may take more than its share of what several share
     if factor != 1:
         note = f"roofs were measured with {plural(chosen.threads or 1, 'thread')} "
         note += f"and scaled to {threads}"
     note = "; ".join(part for part in (note, chosen.doubt) if part)
-    levels = tuple(
-        replace(level, bytes_per_s=level.bytes_per_s * factor) for level in chosen.levels
-    )
+    levels = tuple(one.scaled(widened) for one in chosen.levels)
     peaks = {name: peak * factor for name, peak in chosen.peaks_flops.items()}
     roofs = replace(chosen, threads=threads, levels=levels, peaks_flops=peaks)
     return Floors(
@@ -241,8 +254,8 @@ def _nearer(machine: Machine, threads: int, levels: tuple[Level, ...]) -> dict[s
     """All caches nearer than each level together, as some of them exclude each other."""
     result: dict[str, float] = {}
     total = 0.0
-    for number, level in enumerate(levels, start=1):
-        result[level.name] = total
+    for number, one in enumerate(levels, start=1):
+        result[one.name] = total
         cache = machine.cache(number)
         if cache is not None:
             total += cache.size_bytes * -(-threads // max(1, cache.shared_by))

@@ -38,7 +38,7 @@ def test_peaks_are_plausible(measured: Roofs) -> None:
 def test_levels_are_plausible(measured: Roofs) -> None:
     assert measured.levels[-1].name == "DRAM"
     for level in measured.levels:
-        assert {"read", "triad"} <= set(level.patterns)
+        assert {"read", "triad", "update"} <= set(level.patterns)
         assert level.bytes_per_s == max(level.patterns.values())
         assert 1e8 < level.bytes_per_s < 1e13
         assert level.working_set_bytes

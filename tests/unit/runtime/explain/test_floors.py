@@ -63,6 +63,51 @@ def test_weights_come_from_where_the_whole_run_does_not_fit() -> None:
     assert outside.times_s["DRAM"] == pytest.approx(0.75 * 1e5 / 10e9)
 
 
+def two_ways() -> Floors:
+    """Levels that write back while they are read."""
+    levels = tuple(
+        replace(one, patterns={"read": rate, "update": one.bytes_per_s})
+        for one, rate in zip(ROOFS.levels, (60e9, 30e9, 6e9), strict=True)
+    )
+    return replace(floors(), roofs=replace(ROOFS, levels=levels))
+
+
+def test_reads_are_bounded_by_themselves_where_writes_do_not_slow_them() -> None:
+    reading = two_ways().bound(0, "float32", traffic(reads=900))
+    assert reading is not None
+    assert dict(reading.times_s) == {
+        "L1": pytest.approx(900 / 100e9),
+        "L1 read": pytest.approx(900 / 60e9),
+    }
+    assert reading.limit == "L1 read"
+    updating = two_ways().bound(0, "float32", traffic(reads=900, writes=900))
+    assert updating is not None
+    assert updating.limit == "L1"
+    writing = two_ways().bound(0, "float32", traffic(writes=900))
+    assert writing is not None
+    assert dict(writing.times_s) == {"L1": pytest.approx(900 / 100e9)}
+
+
+def test_a_faster_direction_is_raised_by_itself() -> None:
+    found = two_ways().raised({"L2 read": 1.5, "DRAM read": 3.0})
+    assert found.rate_of("L2 read") == pytest.approx(45e9)
+    assert found.rate_of("L2") == 50e9
+    assert found.rate_of("DRAM read") == found.rate_of("DRAM") == pytest.approx(18e9)
+    assert found.rate_of("L1 read") == 60e9
+
+
+def test_fewer_threads_may_take_more_than_their_share_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    store_measured([replace(ROOFS, threads=4)])
+    fewer, more = cpu_floors("anything", 1, 0.0), cpu_floors("anything", 8, 0.0)
+    assert fewer.rate_of("DRAM") == 10e9
+    assert fewer.rate_of("float32 peak") == 25e9
+    assert more.rate_of("DRAM") == 20e9
+    assert "scaled to 1" in fewer.note
+
+
 def test_a_type_without_a_peak_is_bound_by_memory_alone() -> None:
     found = floors().bound(1e12, "int64", traffic(reads=10))
     assert found is not None
@@ -77,9 +122,12 @@ def test_narrow_floats_count_as_float32_on_a_cpu() -> None:
 
 
 def test_the_price_of_a_move_is_that_of_the_level_that_holds_it() -> None:
-    assert floors().move_us(500) == pytest.approx(500 / 100e9 * 1e6)
-    assert floors().move_us(1e5) == pytest.approx(1e5 / 50e9 * 1e6)
-    assert floors().move_us(1e7) == pytest.approx(1e7 / 10e9 * 1e6)
+    for num_bytes, rate in ((500, 100e9), (1e5, 50e9), (1e7, 10e9)):
+        once = floors().move_us(num_bytes, written=False)
+        assert once == pytest.approx(num_bytes / rate * 1e6)
+        assert floors().move_us(num_bytes, written=True) == pytest.approx(2 * (once or 0))
+    assert two_ways().move_us(1e5, written=False) == pytest.approx(1e5 / 30e9 * 1e6)
+    assert two_ways().move_us(1e5, written=True) == pytest.approx(2e5 / 50e9 * 1e6)
 
 
 def test_a_board_has_its_documents_roofs() -> None:
