@@ -210,6 +210,7 @@ class Builder:
                 raise InvalidModel(
                     f"{label} with the sub-graph {name} has neither a kernel nor a host step",
                     node=node.name,
+                    remedy="write the operator with If, Loop or Scan",
                 )
         return Interpret(
             node=node.name,
@@ -235,7 +236,7 @@ class Builder:
                 return self._if(node, common)
             case "Loop":
                 body = self.build(node.attributes["body"])
-                trips, condition = node.inputs[0], (*node.inputs, None)[1]
+                trips, condition = (*node.inputs, None, None)[:2]
                 carried = tuple(_required(node, name) for name in node.inputs[2:])
                 fields = {**common, "trips": trips, "condition": condition, "carried": carried}
                 reads = tuple(name for name in (trips, condition, *carried) if name)
@@ -277,7 +278,9 @@ def _flags(node: NodeView, name: str, count: int) -> tuple[bool, ...]:
 
 def _required(node: NodeView, name: str | None) -> str:
     if name is None:
-        raise InvalidModel("a required input is absent", node=node.name)
+        raise InvalidModel(
+            "a required input is absent", node=node.name, remedy="give the node all its inputs"
+        )
     return name
 
 

@@ -119,7 +119,7 @@ def lower_model(
         run_graph_passes(model, build.log, verify=verify_passes)
         build.view = view = model.view()
     with build.stage("shapes"):
-        inference = model.infer(minimum=_minimum(build.options, view))
+        inference = model.infer(minimum=_minimum(build.options, view), log=build.log)
     with build.stage("lower"):
         builder = Builder(inference, build.log)
         draft = builder.build(view)

@@ -9,6 +9,7 @@ Not here: verification of single passes (graph.passes).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,11 @@ from tilewright.graph.view import GraphView
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.feeds import check_feeds
 
+_OTHER_FEEDS = (
+    "give inputs (verify_feeds=, or --npz), state ranges (dims=, or --dim), or do without "
+    "(verify=False, or --no-verify)"
+)
+_MUCH = 2**26  # elements of an output
 _DEPTH_FACTOR = 1000.0  # how much the errors of a deep network may exceed those of each operator
 
 
@@ -88,6 +94,7 @@ def verify_engine(
 
     Raises:
         UserError: the inputs do not fit the engine, or no random ones do.
+        OutOfMemory: the reference needs more memory than there is.
     """
     found = _sampled(engine, model, seed) if feeds is None else compare_engine(engine, model, feeds)
     if found.passed:
@@ -110,16 +117,37 @@ def _may_add_up(found: Verification, graph: GraphView) -> bool:
 
 def _sampled(engine: Engine, model: Model, seed: int) -> Verification:
     refused: UserError | None = None
-    for candidate in sample_feeds(engine.inputs, engine.ranges, seed):
-        try:
-            return compare_engine(engine, model, candidate)
-        except (ShapeMismatch, OutOfRange) as error:
-            refused = error
+    for large in (False, True):  # small results first
+        for candidate in sample_feeds(engine.inputs, engine.ranges, seed):
+            try:
+                if _gives_much(engine, candidate) is large:
+                    return compare_engine(engine, model, candidate)
+            except (ShapeMismatch, OutOfRange, OutOfMemory) as error:
+                refused = error
+    node = refused.node if refused is not None else None
+    if isinstance(refused, OutOfMemory):
+        raise OutOfMemory(
+            f"random inputs are too large to verify with: {refused.message}",
+            file=engine.info.get("model"),
+            node=node,
+            remedy=_OTHER_FEEDS,
+        ) from refused
     raise BadOption(
         f"no random inputs fit the model (the last were refused: {refused})",
         file=engine.info.get("model"),
-        remedy="give inputs (verify_feeds=, or --npz), state ranges (dims=, or --dim), or do "
-        "without (verify=False, or --no-verify)",
+        node=node,
+        remedy=_OTHER_FEEDS,
+    )
+
+
+def _gives_much(engine: Engine, feeds: Mapping[str, Any]) -> bool:
+    """Whether the outputs for these inputs are large, as far as the inputs' sizes tell."""
+    _, sizes = check_feeds(feeds, engine.inputs, {})
+    shapes = [spec.shape for spec in engine.outputs if spec.shape is not None]
+    return any(
+        math.prod(max(dim.evaluate(sizes), 0) for dim in shape) > _MUCH
+        for shape in shapes
+        if all(dim.symbols <= sizes.keys() for dim in shape)
     )
 
 
@@ -127,8 +155,9 @@ def compare_engine(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Ve
     """Compares every output on given inputs."""
     graph = model.original
     feeds, symbols = check_feeds(feeds, engine.inputs, {})
-    results = engine.run(feeds)
+    # The reference first: it refuses what no run could hold, and an engine may only take for ever.
     expected = reference(graph, feeds)
+    results = engine.run(feeds)
     outputs = _compared(engine, results, expected, expected)
     if not all(output.passed for output in outputs) and _has_steps(graph):
         outputs = _compared(engine, results, expected, reference(graph, feeds, wide=False))

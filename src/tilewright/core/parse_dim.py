@@ -3,7 +3,8 @@
 Input -> Output: ``2*batch+floor(h/2)`` -> ``Dim``.
     sum of products of names, `` `any name` ``, numbers, (...), floor(a/b), ceil(a/b),
     floordiv(a, b), mod(a, b), max(a, ...), min(a, ...), a // b, a % b
-Guarantees: whatever the text, it takes little time and ends with a dim or a ``ValueError``.
+Guarantees: whatever the text, it takes little time and ends with a dim or a ``ValueError``; a
+division by what is 0 for all sizes is ``DividesByZero``.
 Not here: arithmetic (core.shape).
 """
 
@@ -21,14 +22,30 @@ _TOKEN = re.compile(
     r"|(?P<sign>//|[-+*%/(),]))"
 )
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
+
+
+class DividesByZero(ValueError):
+    """The text divides by 0."""
+
+
+def _quotient(divide: Callable[[Dim, Dim], Dim]) -> Callable[[Dim, Dim], Dim]:
+    def checked(left: Dim, right: Dim) -> Dim:
+        if not right.terms:
+            raise DividesByZero(f"{left} is divided by 0")
+        return divide(left, right)
+
+    return checked
+
+
+_FLOOR, _REST = _quotient(Dim.__floordiv__), _quotient(Dim.__mod__)
 _OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "*": lambda left, right: left * right,
-    "//": lambda left, right: left // right,
-    "%": lambda left, right: left % right,
-    "floor": lambda left, right: left // right,
-    "floordiv": lambda left, right: left // right,
-    "ceil": Dim.ceildiv,
-    "mod": lambda left, right: left % right,
+    "//": _FLOOR,
+    "%": _REST,
+    "floor": _FLOOR,
+    "floordiv": _FLOOR,
+    "ceil": _quotient(Dim.ceildiv),
+    "mod": _REST,
     "max": Dim.max,
     "min": Dim.min,
 }

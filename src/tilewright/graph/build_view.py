@@ -1,7 +1,7 @@
 """Take a plain picture of a model: ``onnx_ir.Model`` -> ``GraphView``.
 
 Guarantees: see graph.view; dims without a name become symbols of their own (``x.d0``), so that two
-unnamed dims are never taken for equal.
+unnamed dims are never taken for equal; a dim that divides by 0 is ``InvalidModel``.
 Requires: unique names and topological order (graph.load provides both).
 """
 
@@ -18,7 +18,8 @@ import onnx_ir as ir
 
 from tilewright.core import dtypes
 from tilewright.core.dtypes import DType
-from tilewright.core.parse_dim import parse
+from tilewright.core.errors import InvalidModel
+from tilewright.core.parse_dim import DividesByZero, parse
 from tilewright.core.shape import Dim
 from tilewright.graph.view import GraphView, NodeView, ValueView
 
@@ -114,6 +115,11 @@ def dimension(dim: int | ir.SymbolicDim, fallback: str) -> Dim:
         return Dim.symbol(text.replace("`", "'"))
     try:
         return parse(text)
+    except DividesByZero as error:
+        raise InvalidModel(
+            f"the dim {text!r} of {fallback.rpartition('.')[0]!r} divides by 0",
+            remedy="mend the formula, or declare the dim by a name or a number",
+        ) from error
     except ValueError:
         return Dim.symbol(text.replace("`", "'"))
 

@@ -7,13 +7,14 @@ Not here: the stages themselves (load, normalize, passes, shapes, reference, sav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from tilewright.core.errors import BadOption, UnsupportedOp, VerificationFailed
+from tilewright.core.errors import BadOption, UnsupportedOp, UserError, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
@@ -24,6 +25,7 @@ from tilewright.graph.normalize import normalize
 from tilewright.graph.passes.standard import run_passes
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
+from tilewright.graph.shapes.declared import note_shapes
 from tilewright.graph.shapes.infer import Inference, infer
 from tilewright.graph.torch_frontend import declared_ranges, import_torch, is_torch_module
 from tilewright.graph.view import GraphView
@@ -76,19 +78,20 @@ class Model:
             )
 
         declared = declared_ranges(dynamic_shapes)
-        if is_torch_module(source):
-            name = "torch module"
-            model = import_torch(
-                source, example_inputs, dynamic_shapes=dynamic_shapes, known=acceptable, log=log
-            )
-        else:
+        if not is_torch_module(source):
             _refuse_torch_options(source, example_inputs, dynamic_shapes)
-            name = source_name(source) or "model"
-            model = load_model(source, known=acceptable, log=log)
-        lineage = Lineage.of(model)
-        normalize(model, log=log, file=name)
-        lineage.saw(model, "normalize")
-        return Model(model, name, lineage, declared)
+        name = "torch module" if is_torch_module(source) else source_name(source) or "model"
+        with _file_named(name):
+            if is_torch_module(source):
+                model = import_torch(
+                    source, example_inputs, dynamic_shapes=dynamic_shapes, known=acceptable, log=log
+                )
+            else:
+                model = load_model(source, known=acceptable, log=log)
+            lineage = Lineage.of(model)
+            normalize(model, log=log, file=name)
+            lineage.saw(model, "normalize")
+            return Model(model, name, lineage, declared)
 
     @staticmethod
     def has_reference(domain: str, op_type: str) -> bool:
@@ -104,9 +107,18 @@ class Model:
         """The graph as it is now."""
         return view(self._model)
 
-    def infer(self, minimum: Mapping[str, int] | None = None) -> Inference:
-        """Types, symbolic shapes and contents of all values."""
-        return infer(self.view(), minimum=minimum)
+    def infer(
+        self, minimum: Mapping[str, int] | None = None, log: DecisionLog | None = None
+    ) -> Inference:
+        """Types, symbolic shapes and contents of all values.
+
+        ``log`` takes a decision for each output whose declared shape does not hold.
+        """
+        with _file_named(self.name):
+            found = infer(self.view(), minimum=minimum)
+        if log is not None:
+            note_shapes(self.original.outputs, found.tensors, log)
+        return found
 
     def expand_functions(self, wanted: Callable[[str, str], bool], log: DecisionLog) -> None:
         """Replaces operators that are only known by ONNX's function body.
@@ -130,12 +142,13 @@ class Model:
 
     def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:
         """Runs the standard passes, each checked; with ``verify`` also by value."""
-        run_passes(
-            self._model,
-            log,
-            verify_passes=verify,
-            on_pass=lambda name, _: self.lineage.saw(self._model, name),
-        )
+        with _file_named(self.name):
+            run_passes(
+                self._model,
+                log,
+                verify_passes=verify,
+                on_pass=lambda name, _: self.lineage.saw(self._model, name),
+            )
 
     def find_wrong_pass(
         self, feeds: Mapping[str, Any], wanted: Callable[[str, str], bool]
@@ -197,6 +210,16 @@ def _refuse_torch_options(source: Any, example_inputs: Any, dynamic_shapes: Any)
                 remedy=f"drop {name}; verify_feeds= takes inputs to verify with, dims= the range "
                 "of sizes",
             )
+
+
+@contextmanager
+def _file_named(name: str) -> Iterator[None]:
+    """Errors of the model say which file it is."""
+    try:
+        yield
+    except UserError as error:
+        error.file = error.file or name
+        raise
 
 
 def reference(

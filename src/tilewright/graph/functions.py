@@ -146,7 +146,12 @@ def inline_call(
     added = [clone_node(inner, values, attributes, prefix) for inner in function]
     graph = node.graph
     if graph is None:
-        raise InvalidModel("a call outside of any graph", file=file, node=node_label(node))
+        raise InvalidModel(
+            "a call outside of any graph",
+            file=file,
+            node=node_label(node),
+            remedy="put the node into the model's graph",
+        )
     graph.insert_before(node, added)
     added += _hand_over(node, [values.get(value) for value in function.outputs], graph)
     graph.remove(node)

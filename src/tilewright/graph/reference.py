@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.core.errors import InternalError, OutOfRange, ShapeMismatch, UnsupportedOp
+from tilewright.core.errors import (
+    InternalError,
+    OutOfMemory,
+    OutOfRange,
+    ShapeMismatch,
+    UnsupportedOp,
+)
 from tilewright.graph.view import GraphView, NodeView, ValueView
 from tilewright.runtime.reference import dtypes as reference_dtypes
 from tilewright.runtime.reference.registry import OperatorError, Value, evaluate, supported
@@ -40,6 +46,7 @@ def evaluate_graph(
         ShapeMismatch: a graph input has no feed.
         UnsupportedOp: an operator has no reference.
         OutOfRange: an operator refuses its inputs; the node is named.
+        OutOfMemory: a value is too large for this machine; the node is named.
     """
     missing = [value.name for value in view.inputs if value.name not in feeds]
     if missing:
@@ -158,6 +165,9 @@ class _Evaluation:
             raise OutOfRange(
                 str(error), node=node.name, remedy="check the feeds and the model's shapes"
             ) from error
+        except OutOfMemory as error:
+            error.node = error.node or node.name
+            raise
         return [(name, value) for name, value in zip(node.outputs, results, strict=True) if name]
 
     def _closure(

@@ -29,6 +29,7 @@ from tilewright.lower.registry import lowers
 from tilewright.lower.resize_axis import AxisResize, Constants, Expressions
 
 _UNROLLED_TAPS = 16  # the taps of a bicubic result
+_TABLE_ELEMENTS = 2**22  # of a table that is computed ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ def _taps(ctx: Lowering, plan: AxisResize, wide: DType) -> _Taps:
     cropped = plan.transform == "tf_crop_and_resize"
     weights: Buffer | None = None
     outside: Buffer | None = None
-    if plan.is_constant:
+    if plan.is_constant and plan.taps.const * plan.length.const <= _TABLE_ELEMENTS:
         indices = ctx.constant(plan.indices(), INT64)
         if plan.mode != "nearest":
             weights = ctx.constant(plan.weights().astype(wide.numpy), wide)

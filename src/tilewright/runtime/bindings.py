@@ -50,6 +50,18 @@ def run(name: str, *args: Any) -> Ints:
     return function(*args)
 
 
+_FIT = "feed inputs whose sizes and shapes fit each other"
+_ALLOWED = "feed values that the operator allows"
+
+
+def _unfit(message: str, remedy: str = _FIT) -> ShapeMismatch:
+    return ShapeMismatch(message, remedy=remedy)
+
+
+def _outside(message: str, remedy: str = _ALLOWED) -> OutOfRange:
+    return OutOfRange(message, remedy=remedy)
+
+
 # --- reading arguments --------------------------------------------------------------------------
 
 
@@ -57,9 +69,9 @@ def _numbers(value: Any, what: str) -> Array:
     """An argument as a flat array of a few numbers."""
     array = np.asarray(value).reshape(-1)
     if array.size > 4096:
-        raise ShapeMismatch(f"{what}: {array.size} numbers where a few are expected")
+        raise _unfit(f"{what}: {array.size} numbers where a few are expected")
     if array.dtype.kind in "OUST":
-        raise ShapeMismatch(f"{what}: a number is needed")
+        raise _unfit(f"{what}: a number is needed")
     return array
 
 
@@ -68,7 +80,7 @@ def _ints(value: Any, what: str = "value") -> list[int]:
     found: list[int] = []
     for part in _numbers(value, what).tolist():
         if isinstance(part, float) and (not math.isfinite(part) or part != int(part)):
-            raise OutOfRange(f"{what}: {part} is no integer")
+            raise _outside(f"{what}: {part} is no integer")
         found.append(int(part))
     return found
 
@@ -76,7 +88,7 @@ def _ints(value: Any, what: str = "value") -> list[int]:
 def _integer(value: Any, what: str) -> int:
     found = _ints(value, what)
     if len(found) != 1:
-        raise ShapeMismatch(f"{what}: one number is needed, {len(found)} are given")
+        raise _unfit(f"{what}: one number is needed, {len(found)} are given")
     return found[0]
 
 
@@ -85,23 +97,25 @@ def _sizes(shape: Sequence[int], what: str) -> Ints:
     total = 1
     for size in shape:
         if size < 0:
-            raise ShapeMismatch(f"{what}: size {size} is negative")
+            raise _unfit(f"{what}: size {size} is negative", "feed sizes of at least 0")
         total *= max(size, 1)
     if total > MAX_ELEMENTS:
-        raise ShapeMismatch(f"{what}: {list(shape)} is more than 2**40 elements")
+        raise _unfit(f"{what}: {list(shape)} is more than 2**40 elements", "feed smaller sizes")
     return tuple(int(size) for size in shape)
 
 
 def _axis(axis: int, rank: int, what: str) -> int:
     if not -rank <= axis < rank:
-        raise OutOfRange(f"{what}: axis {axis} is outside of rank {rank}")
+        raise _outside(
+            f"{what}: axis {axis} is outside of rank {rank}", f"feed axes of {-rank} to {rank - 1}"
+        )
     return axis % rank
 
 
 def _axes(value: Any, rank: int, what: str) -> list[int]:
     found = [_axis(axis, rank, what) for axis in _ints(value, what)]
     if len(set(found)) != len(found):
-        raise ShapeMismatch(f"{what}: an axis is repeated in {found}")
+        raise _unfit(f"{what}: an axis is repeated in {found}")
     return found
 
 
@@ -112,7 +126,7 @@ def _axes(value: Any, rank: int, what: str) -> list[int]:
 def require_equal(left: Any, right: Any, what: str) -> Ints:
     """Two sizes must be equal."""
     if _ints(left) != _ints(right):
-        raise ShapeMismatch(f"{what}: {_ints(left)} differs from {_ints(right)}")
+        raise _unfit(f"{what}: {_ints(left)} differs from {_ints(right)}")
     return ()
 
 
@@ -121,7 +135,7 @@ def require_at_most(left: Any, right: Any, what: str) -> Ints:
     """A size must not exceed another."""
     small, large = _integer(left, what), _integer(right, what)
     if small > large:
-        raise ShapeMismatch(f"{what}: {small} exceeds {large}")
+        raise _unfit(f"{what}: {small} exceeds {large}")
     return ()
 
 
@@ -130,7 +144,7 @@ def require_broadcast(size: Any, target: Any) -> Ints:
     """A size must be 1 or equal to the target's."""
     own, wanted = _integer(size, "broadcast"), _integer(target, "broadcast")
     if own not in (1, wanted):
-        raise ShapeMismatch(f"size {own} does not broadcast to {wanted}")
+        raise _unfit(f"size {own} does not broadcast to {wanted}")
     return ()
 
 
@@ -139,7 +153,7 @@ def require_same_count(left: Any, right: Any) -> Ints:
     """Two shapes must have the same number of elements."""
     before, after = _ints(left), _ints(right)
     if any(size < 0 for size in after) or math.prod(before) != math.prod(after):
-        raise ShapeMismatch(f"a tensor of shape {before} cannot become {after}")
+        raise _unfit(f"a tensor of shape {before} cannot become {after}")
     return ()
 
 
@@ -151,7 +165,7 @@ def broadcast(left: Any, right: Any) -> Ints:
     """The common size of two sizes."""
     one, other = _integer(left, "broadcast"), _integer(right, "broadcast")
     if one != other and 1 not in (one, other):
-        raise ShapeMismatch(f"sizes {one} and {other} do not broadcast")
+        raise _unfit(f"sizes {one} and {other} do not broadcast")
     return (other if one == 1 else one,)
 
 
@@ -163,20 +177,20 @@ def reshape(target: Any, shape: Any, allow_zero: Any) -> Ints:
     for axis, size in enumerate(sizes):
         if size == 0 and not allowed:
             if axis >= len(own):
-                raise ShapeMismatch(f"reshape: a 0 at axis {axis} of data {own}")
+                raise _unfit(f"reshape: a 0 at axis {axis} of data {own}")
             sizes[axis] = own[axis]
     if allowed and 0 in sizes and -1 in sizes:
-        raise ShapeMismatch(f"reshape: -1 beside a size of 0 in {sizes}")
+        raise _unfit(f"reshape: -1 beside a size of 0 in {sizes}")
     if sizes.count(-1) > 1:
-        raise ShapeMismatch(f"reshape: more than one -1 in {sizes}")
+        raise _unfit(f"reshape: more than one -1 in {sizes}")
     if -1 in sizes:
         rest = inferred_size(own, [size for size in sizes if size != -1])
         if rest is None:
-            raise ShapeMismatch(f"reshape: {own} cannot become {sizes}")
+            raise _unfit(f"reshape: {own} cannot become {sizes}")
         sizes[sizes.index(-1)] = rest
     found = _sizes(sizes, "reshape")
     if math.prod(found) != math.prod(own):
-        raise ShapeMismatch(f"reshape: {own} cannot become {list(found)}")
+        raise _unfit(f"reshape: {own} cannot become {list(found)}")
     return found
 
 
@@ -195,7 +209,7 @@ def tile(repeats: Any, shape: Any) -> Ints:
     """Each size times its repeat."""
     counts, own = _ints(repeats, "repeats"), _ints(shape, "shape")
     if len(counts) != len(own):
-        raise ShapeMismatch(f"tile: {len(counts)} repeats for {len(own)} axes")
+        raise _unfit(f"tile: {len(counts)} repeats for {len(own)} axes")
     _sizes(counts, "repeats")
     return _sizes([a * b for a, b in zip(counts, own, strict=True)], "tile")
 
@@ -207,7 +221,7 @@ def squeeze(axes: Any, shape: Any) -> Ints:
     dropped = _axes(axes, len(own), "squeeze")
     for axis in dropped:
         if own[axis] != 1:
-            raise ShapeMismatch(f"squeeze: axis {axis} has size {own[axis]}")
+            raise _unfit(f"squeeze: axis {axis} has size {own[axis]}")
     return tuple(size for axis, size in enumerate(own) if axis not in dropped)
 
 
@@ -225,7 +239,7 @@ def sizes(values: Any, count: Any) -> Ints:
     """Sizes as they stand in a tensor."""
     found = _ints(values, "sizes")
     if len(found) != _integer(count, "count"):
-        raise ShapeMismatch(f"{count} sizes are needed, {len(found)} are given")
+        raise _unfit(f"{count} sizes are needed, {len(found)} are given")
     return _sizes(found, "sizes")
 
 
@@ -246,7 +260,7 @@ def positive(value: Any) -> Ints:
     """A number above 0."""
     found = _integer(value, "value")
     if found < 1:
-        raise OutOfRange(f"{found} must be positive")
+        raise _outside(f"{found} must be positive", "feed a number of at least 1")
     return (found,)
 
 
@@ -260,7 +274,7 @@ def slice_axes(starts: Any, ends: Any, axes: Any, steps: Any, shape: Any, listed
     where = list(range(len(first))) if axes is None else _ints(axes, "axes")
     strides = [1] * len(first) if steps is None else _ints(steps, "steps")
     if not len(first) == len(last) == len(where) == len(strides):
-        raise ShapeMismatch("slice: starts, ends, axes and steps differ in length")
+        raise _unfit("slice: starts, ends, axes and steps differ in length")
     found = {axis: (0, 1, size) for axis, size in enumerate(own)}
     for number, axis in enumerate(_axes(where, len(own), "slice")):
         found[axis] = slice_bounds(first[number], last[number], strides[number], own[axis])
@@ -271,7 +285,7 @@ def slice_axes(starts: Any, ends: Any, axes: Any, steps: Any, shape: Any, listed
 def slice_bounds(start: int, end: int, step: int, size: int) -> tuple[int, int, int]:
     """The clamped start, the step and the length of a slice of one axis (ONNX Slice-13)."""
     if step == 0:
-        raise OutOfRange("slice: a step of 0")
+        raise _outside("slice: a step of 0", "feed steps other than 0")
     start, end = (index + size if index < 0 else index for index in (start, end))
     if step > 0:
         start, end = min(max(start, 0), size), min(max(end, 0), size)
@@ -286,9 +300,9 @@ def split(parts: Any, size: Any, count: Any) -> Ints:
     """Offsets, then sizes of the parts of an axis."""
     found, whole = _ints(parts, "split"), _integer(size, "size")
     if len(found) != _integer(count, "count"):
-        raise ShapeMismatch(f"split: {len(found)} parts for {count} outputs")
+        raise _unfit(f"split: {len(found)} parts for {count} outputs")
     if sum(_sizes(found, "split")) != whole:
-        raise ShapeMismatch(f"split: {found} does not add up to {whole}")
+        raise _unfit(f"split: {found} does not add up to {whole}")
     offsets = [sum(found[:number]) for number in range(len(found))]
     return (*offsets, *found)
 
@@ -300,7 +314,7 @@ def pad(pads: Any, axes: Any, shape: Any) -> Ints:
     rank = len(own)
     where = list(range(rank)) if axes is None else _axes(axes, rank, "pad")
     if len(given) != 2 * len(where):
-        raise ShapeMismatch(f"pad: {len(given)} pads for {len(where)} axes")
+        raise _unfit(f"pad: {len(given)} pads for {len(where)} axes")
     found = [0] * (2 * rank)
     for number, axis in enumerate(where):
         found[axis], found[rank + axis] = given[number], given[len(where) + number]
@@ -313,7 +327,7 @@ def topk(count: Any, size: Any) -> Ints:
     """How many extremes are kept of an axis."""
     k, whole = _integer(count, "k"), _integer(size, "size")
     if not 0 <= k <= whole:
-        raise OutOfRange(f"k = {k} of {whole} elements")
+        raise _outside(f"k = {k} of {whole} elements", f"feed a k of 0 to {whole}")
     return (k,)
 
 
@@ -322,7 +336,7 @@ def onehot(depth: Any) -> Ints:
     """The size of a one-hot axis; a number of any type, rounded towards zero."""
     values = _numbers(depth, "depth")
     if values.size != 1 or not np.isfinite(float(values[0])):
-        raise OutOfRange("the depth must be one finite number")
+        raise _outside("the depth must be one finite number", "feed one finite depth")
     return _sizes([int(values[0])], "depth")
 
 
@@ -362,7 +376,7 @@ def dft(axis: Any, length: Any, signal: Any, inverse: Any, one_sided: Any) -> In
     # The axis counts the trailing complex axis too, which cannot be transformed.
     number = _axis(_integer(axis, "axis"), len(own) + 1, "DFT")
     if number == len(own):
-        raise OutOfRange("DFT: the last axis holds the complex parts")
+        raise _outside("DFT: the last axis holds the complex parts")
     around = axis_split(number, own)
     if length is not None:
         points = _integer(length, "dft_length")
@@ -381,10 +395,13 @@ def range_length(start: Any, limit: Any, delta: Any) -> Ints:
     """``max(ceil((limit - start) / delta), 0)``; exact for integers."""
     parts = [_numbers(part, "range") for part in (start, limit, delta)]
     if any(part.size != 1 for part in parts):
-        raise ShapeMismatch("range: start, limit and delta must be scalars")
+        raise _unfit("range: start, limit and delta must be scalars")
     first, last, step = (part[0].item() for part in parts)
     if step == 0 or not all(math.isfinite(float(value)) for value in (first, last, step)):
-        raise OutOfRange(f"range: from {first} to {last} by {step}")
+        raise _outside(
+            f"range: from {first} to {last} by {step}",
+            "feed finite numbers and a step other than 0",
+        )
     if all(isinstance(value, int) for value in (first, last, step)):
         count = -((first - last) // step) if step else 0
     else:
@@ -410,7 +427,7 @@ def compress_count(condition: Any, size: Any) -> Ints:
     """How many slices a condition keeps; it may be shorter than the axis."""
     flags = np.asarray(condition, dtype=bool).reshape(-1)
     if size is not None and flags.size > _integer(size, "size"):
-        raise ShapeMismatch(f"compress: {flags.size} conditions for a size of {size}")
+        raise _unfit(f"compress: {flags.size} conditions for a size of {size}")
     return (int(np.count_nonzero(flags)),)
 
 
@@ -420,12 +437,12 @@ def resize_sizes(wanted: Any, shape: Any, axes: Any, policy: str) -> Ints:
     target, own = _ints(wanted, "sizes"), _ints(shape, "shape")
     where = _axes(axes, len(own), "resize")
     if len(target) != len(where):
-        raise ShapeMismatch(f"resize: {len(target)} sizes for {len(where)} axes")
+        raise _unfit(f"resize: {len(target)} sizes for {len(where)} axes")
     _sizes(target, "sizes")
     if policy == "stretch":
         return tuple(target)
     if any(own[axis] == 0 for axis in where):
-        raise ShapeMismatch("resize: an empty tensor has no aspect ratio")
+        raise _unfit("resize: an empty tensor has no aspect ratio")
     ratios = [size / own[axis] for size, axis in zip(target, where, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return _sizes([math.floor(scale * own[axis] + 0.5) for axis in where], "resize")
@@ -437,9 +454,11 @@ def resize_scales(scales: Any, shape: Any, axes: Any) -> Ints:
     factors, own = _numbers(scales, "scales").astype(np.float32), _ints(shape, "shape")
     where = _axes(axes, len(own), "resize")
     if factors.size != len(where):
-        raise ShapeMismatch(f"resize: {factors.size} scales for {len(where)} axes")
+        raise _unfit(f"resize: {factors.size} scales for {len(where)} axes")
     if not np.all(np.isfinite(factors)) or np.any(factors <= 0):
-        raise OutOfRange(f"resize: scales {factors.tolist()} must be positive")
+        raise _outside(
+            f"resize: scales {factors.tolist()} must be positive", "feed finite scales above 0"
+        )
     found = [
         int(np.floor(np.float32(own[axis]) * factor))
         for factor, axis in zip(factors, where, strict=True)

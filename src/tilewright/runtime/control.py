@@ -63,7 +63,9 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
     axes = [_axis(axis, array.ndim) for array, axis in zip(inputs, step.input_axes, strict=True)]
     lengths = {array.shape[axis] for array, axis in zip(inputs, axes, strict=True)}
     if len(lengths) != 1:
-        raise ShapeMismatch(f"scanned inputs have lengths {sorted(lengths)}")
+        raise ShapeMismatch(
+            f"scanned inputs have lengths {sorted(lengths)}", remedy="feed sequences of one length"
+        )
     length = lengths.pop()
     scans: list[list[Any]] = [[] for _ in range(len(step.body.outputs) - len(carried))]
     for number in range(length):
@@ -95,13 +97,18 @@ def sweep(executor: Executor, step: Sweep, run: Run) -> None:
 def _single(value: Any, what: str) -> Any:
     array = np.asarray(value)
     if array.size != 1:
-        raise ShapeMismatch(f"the {what} has {array.size} elements, expected 1")
+        raise ShapeMismatch(
+            f"the {what} has {array.size} elements, expected 1", remedy=f"give one {what}"
+        )
     return array.reshape(-1)[0]
 
 
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
-        raise ShapeMismatch(f"axis {axis} of a scanned input of rank {rank}")
+        raise ShapeMismatch(
+            f"axis {axis} of a scanned input of rank {rank}",
+            remedy=f"scan along an axis of {-rank} to {rank - 1}",
+        )
     return axis % rank
 
 
@@ -130,7 +137,10 @@ def _stack(parts: list[Any], spec: TensorSpec, axis: int, trial: Any) -> Any:
     if parts:
         shapes = sorted({part.shape for part in parts})
         if len(shapes) > 1:
-            raise ShapeMismatch(f"iterations give {spec.name} the shapes {shapes}")
+            raise ShapeMismatch(
+                f"iterations give {spec.name} the shapes {shapes}",
+                remedy="give what is stacked one shape in all iterations",
+            )
         return np.stack(parts, axis=axis)
     if trial is not None:
         return np.stack([trial], axis=axis).take([], axis=axis)

@@ -239,7 +239,10 @@ class Executor:
                 args.append(self.value(run, arg.name))
         found = BINDINGS[step.function](*args)
         if len(found) != len(step.symbols):
-            raise ShapeMismatch(f"expected {len(step.symbols)} sizes, the data gives {len(found)}")
+            raise ShapeMismatch(
+                f"expected {len(step.symbols)} sizes, the data gives {len(found)}",
+                remedy="feed as many sizes as the model declares",
+            )
         return tuple(map(int, found))
 
     def _interpret(self, step: Interpret, run: Run) -> None:
@@ -256,7 +259,7 @@ class Executor:
                 num_outputs=len(step.outputs),
             )
         except OperatorError as error:
-            raise OutOfRange(str(error)) from error
+            raise OutOfRange(str(error), remedy="check the feeds and the model's shapes") from error
         for spec, result in zip(step.outputs, results, strict=False):
             if spec is not None:
                 self.settle(spec, result, run)

@@ -25,12 +25,17 @@ def model_of(
     functions: Sequence[onnx.FunctionProto] = (),
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A model whose outputs are float tensors, of unknown rank unless a shape is given."""
+    """A model whose outputs are float tensors if their shape is given, else undeclared."""
     graph = helper.make_graph(
         list(nodes),
         "g",
         list(inputs) if inputs is not None else [tensor_info("x")],
-        [tensor_info(name, output_shape) for name in outputs],
+        [
+            onnx.ValueInfoProto(name=name)
+            if output_shape is None
+            else tensor_info(name, output_shape)
+            for name in outputs
+        ],
         [numpy_helper.from_array(np.asarray(a), name) for name, a in (weights or {}).items()],
     )
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]

@@ -62,7 +62,9 @@ def _machine(target: CpuTarget) -> llvm.TargetMachine:
     try:
         found = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
-        raise BadTarget(f"no code generator for {target.triple}: {error}") from error
+        raise BadTarget(
+            f"no code generator for {target.triple}: {error}", remedy="choose another target"
+        ) from error
     return found.create_target_machine(
         cpu=target.name, features=target.features, opt=3, reloc="pic", codemodel="small"
     )

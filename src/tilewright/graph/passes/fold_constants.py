@@ -5,7 +5,8 @@
 Requires: deterministic operators without sub-graphs whose inputs are constants, or integers that
     shape inference knows in full.
 Guarantees: values in the operator's own types, as the reference computes them; what raises, turns
-    finite numbers into NaN or Inf, or grows by more than 16 MB is left for run time.
+    finite numbers into NaN or Inf, grows by more than 16 MB or takes more than 2**33
+    multiplications is left for run time.
 Not here: DequantizeLinear of weights, which integer kernels want as they are.
 """
 
@@ -20,12 +21,13 @@ from tilewright.core.dtypes import BOOL, from_numpy
 from tilewright.core.errors import UserError
 from tilewright.graph.build_view import view_node
 from tilewright.graph.info import TensorInfo
-from tilewright.graph.passes.base import RANDOM, Array, Pass, PassContext, Refused
+from tilewright.graph.passes.base import RANDOM, Array, Pass, PassContext, Refused, attribute
 from tilewright.graph.passes.match import all_finite
 from tilewright.graph.walk import node_label, subgraphs
 from tilewright.runtime import reference
 
 MAX_GROWTH_BYTES = 16 * 2**20
+MAX_MULTIPLICATIONS = 2**33  # a few seconds of NumPy
 # Their results can be far larger than their inputs.
 _EXPANDING = frozenset(
     "ConstantOfShape EyeLike Expand Tile Range Resize Pad OneHot CenterCropPad "
@@ -75,7 +77,11 @@ def _evaluate(ctx: PassContext, node: ir.Node) -> list[Array] | Refused | None:
     opset = node.version or 1
     if not reference.supported(node.domain, node.op_type, opset):
         return Refused(reason="the operator has no reference")
-    refused = _too_large(ctx, node, inputs) or _divides_by_zero(node, inputs)
+    refused = (
+        _too_large(ctx, node, inputs)
+        or _too_long(ctx, node, inputs)
+        or _divides_by_zero(node, inputs)
+    )
     if refused is not None:
         return refused
     plain = view_node(node, ctx.model.opset_imports)
@@ -131,6 +137,39 @@ def _too_large(ctx: PassContext, node: ir.Node, inputs: list[Array | None]) -> R
             size = 0
         total += size
     return _growth_refused(total) if _growth(inputs, total) > MAX_GROWTH_BYTES else None
+
+
+def _too_long(ctx: PassContext, node: ir.Node, inputs: list[Array | None]) -> Refused | None:
+    shape = ctx.shape(node.outputs[0])
+    given = [np.shape(array) if array is not None else () for array in inputs]
+    if shape is None or not all(dim.is_const for dim in shape):
+        return None
+    count = _multiplications(node, given, math.prod(dim.const for dim in shape))
+    if count <= MAX_MULTIPLICATIONS:
+        return None
+    return Refused(reason=f"it takes {count:.0e} multiplications, which is left for run time")
+
+
+def _multiplications(node: ir.Node, given: list[tuple[int, ...]], result: int) -> int:
+    """How many there are in products of tensors; other operators take a few an element."""
+    op = node.op_type
+    if op in ("MatMul", "MatMulInteger", "QLinearMatMul"):
+        return result * (given[0][-1] if given[0] else 1)
+    if op == "Gemm":
+        return result * given[0][0 if attribute(node, "transA", 0) else 1]
+    if op in ("Conv", "ConvInteger", "QLinearConv", "DeformConv"):
+        return result * math.prod(given[3 if op == "QLinearConv" else 1][1:])
+    if op == "ConvTranspose":
+        return math.prod(given[0]) * math.prod(given[1][1:])
+    if op == "Einsum":
+        terms = str(attribute(node, "equation", "")).partition("->")[0].replace(" ", "").split(",")
+        sizes: dict[str, int] = {}
+        for term, shape in zip(terms, given, strict=False):
+            letters = term.replace("...", "")
+            own = shape if letters == term else ()  # hidden axes count in the result
+            sizes.update({k: max(n, sizes.get(k, 1)) for k, n in zip(letters, own, strict=False)})
+        return max(result, math.prod(sizes.values()))
+    return result
 
 
 def _size_bytes(info: TensorInfo | None) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from tilewright.core.dtypes import STRING, from_numpy
+from tilewright.core.errors import OutOfMemory
 from tilewright.graph.info import NodeInfo, TensorInfo
 from tilewright.graph.shapes.registry import MAX_CONTENT, Array
 from tilewright.graph.view import GraphView, NodeView
@@ -41,7 +42,7 @@ def fold(
             opset=node.opset,
             num_outputs=len(node.outputs),
         )
-    except reference.OperatorError:
+    except (reference.OperatorError, OutOfMemory):
         return None
     arrays: list[Array] = []
     for array, output in zip(found, info.outputs, strict=True):

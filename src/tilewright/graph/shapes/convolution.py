@@ -50,10 +50,10 @@ def window(ctx: RuleContext, spatial: Shape, kernel: Shape, *, crop: bool = Fals
     count = len(spatial)
     if len(kernel) != count:
         ctx.mismatch(f"a kernel {shape_text(kernel)} for {shape_text(spatial)}")
-    strides = _listed(ctx, "strides", count, 1, positive=True)
-    dilations = _listed(ctx, "dilations", count, 1, positive=True)
+    strides = _listed(ctx, "strides", count, 1, least=1)
+    dilations = _listed(ctx, "dilations", count, 1, least=1)
     auto = ctx.text("auto_pad", "NOTSET")
-    pads = _listed(ctx, "pads", 2 * count, 0, positive=False)
+    pads = _listed(ctx, "pads", 2 * count, 0, least=0)
     if auto == "VALID":
         pads = (_ZERO,) * (2 * count)
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -64,14 +64,13 @@ def window(ctx: RuleContext, spatial: Shape, kernel: Shape, *, crop: bool = Fals
     return Window(kernel=kernel, strides=strides, dilations=dilations, pads=pads)
 
 
-def _listed(ctx: RuleContext, name: str, count: int, default: int, *, positive: bool) -> Shape:
+def _listed(ctx: RuleContext, name: str, count: int, default: int, *, least: int) -> Shape:
     given = ctx.integers(name)
     if given is None or not given:
         return (Dim.of(default),) * count
     if len(given) != count:
         ctx.mismatch(f"{len(given)} {name} where {count} are needed")
-    if positive and min(given) < 1:
-        ctx.fail(f"{name} must be positive, they are {list(given)}")
+    ctx.require_least(name, given, least)
     return tuple(Dim.of(value) for value in given)
 
 
@@ -116,8 +115,18 @@ def slide(ctx: RuleContext, spatial: Shape, windows: Window, *, ceil: bool = Fal
     return tuple(result)
 
 
+def _kernel_shape(ctx: RuleContext) -> Shape:
+    """The attribute of pooling, which has no weights to say it."""
+    given = ctx.integers("kernel_shape")
+    if given is None:
+        ctx.fail("kernel_shape is required")
+    ctx.require_least("kernel_shape", given)
+    return tuple(map(Dim.of, given))
+
+
 def _kernel_of(ctx: RuleContext, weights: Shape) -> Shape:
     given = ctx.integers("kernel_shape")
+    ctx.require_least("kernel_shape", given or [dim.const for dim in weights[2:] if dim.is_const])
     if given is None:
         return weights[2:]
     if len(given) != len(weights) - 2:
@@ -128,14 +137,18 @@ def _kernel_of(ctx: RuleContext, weights: Shape) -> Shape:
     )
 
 
+def _group(ctx: RuleContext, name: str = "group") -> int:
+    group = ctx.integer(name, 1)
+    ctx.require_least(name, [group])
+    return group
+
+
 def convolution(ctx: RuleContext, weights_at: int, bias_at: int | None) -> NodeInfo:
     """Any forward convolution: data first, weights and bias at the given positions."""
     data, weights = ctx.shape(0), ctx.shape(weights_at)
     if len(data) < 3 or len(weights) != len(data):
         ctx.mismatch(f"data {shape_text(data)} and weights {shape_text(weights)}")
-    group = ctx.integer("group", 1)
-    if group < 1:
-        ctx.fail("group must be positive")
+    group = _group(ctx)
     ctx.equal(data[1], weights[1] * group, "channels of data and weights")
     if weights[0].is_const and weights[0].const % group:
         ctx.mismatch(f"{weights[0]} maps in {group} groups")
@@ -172,7 +185,7 @@ def deform_conv(ctx: RuleContext) -> NodeInfo:
     output = found.outputs[0]
     offsets = ctx.shape(2)
     if output is not None and output.shape is not None:
-        groups = ctx.integer("offset_group", 1)
+        groups = _group(ctx, "offset_group")
         taps = product(found.params["kernel"]) * groups
         spatial = output.shape[2:]
         expected = (output.shape[0], taps * len(spatial), *spatial)
@@ -192,16 +205,18 @@ def conv_transpose(ctx: RuleContext) -> NodeInfo:
     if len(data) < 3 or len(weights) != len(data):
         ctx.mismatch(f"data {shape_text(data)} and weights {shape_text(weights)}")
     ctx.equal(data[1], weights[0], "channels of data and weights")
-    group = ctx.integer("group", 1)
+    group = _group(ctx)
+    if data[1].is_const and data[1].const % group:
+        ctx.mismatch(f"{data[1]} channels in {group} groups")
     count = len(data) - 2
     kernel = _kernel_of(ctx, weights)
     plain = Window(
         kernel=kernel,
-        strides=_listed(ctx, "strides", count, 1, positive=True),
-        dilations=_listed(ctx, "dilations", count, 1, positive=True),
-        pads=_listed(ctx, "pads", 2 * count, 0, positive=False),
+        strides=_listed(ctx, "strides", count, 1, least=1),
+        dilations=_listed(ctx, "dilations", count, 1, least=1),
+        pads=_listed(ctx, "pads", 2 * count, 0, least=0),
     )
-    extra = _listed(ctx, "output_padding", count, 0, positive=False)
+    extra = _listed(ctx, "output_padding", count, 0, least=0)
     full = tuple(
         (size - 1) * stride + padding + reach
         for size, stride, padding, reach in zip(
@@ -241,10 +256,11 @@ def _transposed_pads(
 def pool(ctx: RuleContext) -> NodeInfo:
     """Windows over the spatial axes."""
     data = ctx.shape(0)
-    given = ctx.integers("kernel_shape")
-    if given is None or len(data) < 3:
-        ctx.fail("kernel_shape and spatial axes are required")
-    windows = window(ctx, data[2:], tuple(Dim.of(size) for size in given), crop=True)
+    if len(data) < 3:
+        ctx.fail("spatial axes are required")
+    if ctx.node.op_type == "LpPool":
+        ctx.require_least("p", [ctx.integer("p", 2)])
+    windows = window(ctx, data[2:], _kernel_shape(ctx), crop=True)
     spatial = slide(ctx, data[2:], windows, ceil=bool(ctx.integer("ceil_mode", 0)))
     return ctx.result((*data[:2], *spatial), params=windows.params())
 
@@ -255,6 +271,8 @@ def global_pool(ctx: RuleContext) -> NodeInfo:
     data = ctx.shape(0)
     if len(data) < 2:
         ctx.mismatch("batch and channels are needed")
+    if ctx.node.op_type == "GlobalLpPool":
+        ctx.require_least("p", [ctx.integer("p", 2)])
     return ctx.result((*data[:2], *(ONE,) * (len(data) - 2)))
 
 
@@ -264,11 +282,8 @@ def max_unpool(ctx: RuleContext) -> NodeInfo:
     data = ctx.shape(0)
     for own, other in zip(ctx.shape_of_rank(1, len(data)), data, strict=True):
         ctx.equal(other, own, "indices")
-    given = ctx.integers("kernel_shape")
-    if given is None:
-        ctx.fail("kernel_shape is required")
     count = len(data) - 2
-    windows = window(ctx, data[2:], tuple(Dim.of(size) for size in given))
+    windows = window(ctx, data[2:], _kernel_shape(ctx))
     if ctx.has(2):
         stated = ctx.dims(2)
         if stated is None:

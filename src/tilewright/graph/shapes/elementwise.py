@@ -17,6 +17,7 @@ _UNARY = (
     "MeanVarianceNormalization Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin "
     "Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"
 ).split()
+_COUNTS = {"LRN": ("size",), "LpNormalization": ("p",)}
 _BINARY = (
     "Add BitwiseAnd BitwiseOr BitwiseXor BitShift Div Mod Mul Sub And Or Xor StringConcat".split()
 )
@@ -29,6 +30,8 @@ def unary(ctx: RuleContext) -> NodeInfo:
     shape = ctx.shape(0)
     if "axis" in ctx.node.attributes and shape:
         ctx.axis(rank=len(shape))
+    for name in _COUNTS.get(ctx.node.op_type, ()):
+        ctx.require_least(name, [ctx.integer(name, 1)])
     return ctx.result(shape)
 
 

@@ -137,9 +137,12 @@ def range_rule(ctx: RuleContext) -> NodeInfo:
     values = [ctx.content(position) for position in range(3)]
     if all(value is not None and value.dtype != object for value in values):
         first, last, step = (float(np.asarray(value).reshape(-1)[0]) for value in values)
-        if step:
-            return ctx.result((Dim.of(max(math.ceil((last - first) / step), 0)),))
-        ctx.fail("a step of 0")
+        if not step:
+            ctx.fail("a step of 0")
+        count = (last - first) / step
+        if not math.isfinite(count):
+            ctx.fail(f"from {first} to {last} by {step}", "give finite numbers")
+        return ctx.result((Dim.of(max(math.ceil(count), 0)),))
     return ctx.result(ctx.bind_shape("range", [ctx.argument(k) for k in range(3)], 1))
 
 

@@ -18,6 +18,7 @@ from tilewright.core.errors import InvalidModel, ShapeMismatch, UnsupportedOp
 from tilewright.core.shape import Dim, shape_text
 from tilewright.graph.info import NodeInfo, TensorInfo
 from tilewright.graph.shapes import constants, content
+from tilewright.graph.shapes.declared import check_type
 from tilewright.graph.shapes.element_types import type_error
 from tilewright.graph.shapes.families import RULES
 from tilewright.graph.shapes.registry import Array, RuleContext, UnknownRank
@@ -82,7 +83,9 @@ def _require_rules(view: GraphView) -> None:
     missing = sorted(_missing_rules(view))
     if missing:
         raise UnsupportedOp(
-            f"no shape rule for {', '.join(missing)}", operators=tuple(missing), remedy=None
+            f"no shape rule for {', '.join(missing)}",
+            operators=tuple(missing),
+            remedy="export with standard operators, or give them a body (a model-local function)",
         )
 
 
@@ -115,7 +118,9 @@ def _input_info(engine: _Engine, value: ValueView, known: Mapping[str, TensorInf
     if value.name in known:
         return known[value.name]
     if value.dtype is None:
-        raise InvalidModel(f"input {value.name!r} has no declared type")
+        raise InvalidModel(
+            f"input {value.name!r} has no declared type", remedy="declare its element type"
+        )
     if value.shape is None:
         return TensorInfo(dtype=value.dtype, shape=None, container=value.container)
     shape = tuple(
@@ -147,6 +152,7 @@ class _Engine:
     def run(self, view: GraphView, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Infers a graph whose inputs are known; returns the infos of its outputs."""
         for value, info in zip(view.inputs, inputs, strict=True):
+            check_type(value, info)
             self._set(value.name, info)
         for name, array in view.initializers.items():
             shape = tuple(Dim.of(size) for size in array.shape)
@@ -154,7 +160,10 @@ class _Engine:
         self.containers.update((value.name, value.container) for value in view.outputs)
         for node in view.nodes:
             self._visit(node)
-        return tuple(self._get(value.name, None) for value in view.outputs)
+        outputs = tuple(self._get(value.name, None) for value in view.outputs)
+        for value, info in zip(view.outputs, outputs, strict=True):
+            check_type(value, info)
+        return outputs
 
     def recurse(self, view: GraphView, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Infers a sub-graph in a scope of its own; symbols made inside have no value outside."""
@@ -189,7 +198,9 @@ class _Engine:
         found = self.tensors.get(name)
         if found is None:
             raise InvalidModel(
-                f"value {name!r} is used before it exists", node=node.name if node else None
+                f"value {name!r} is used before it exists",
+                node=node.name if node else None,
+                remedy="order the nodes so that each value is made before it is read",
             )
         return found
 
@@ -203,7 +214,11 @@ class _Engine:
         inputs = tuple(self._get(name, node) if name else None for name in node.inputs)
         reason = type_error(node, inputs)
         if reason is not None:
-            raise InvalidModel(f"{node.op_type}: {reason}", node=node.name)
+            raise InvalidModel(
+                f"{node.op_type}: {reason}",
+                node=node.name,
+                remedy="cast the inputs to types that the operator takes",
+            )
         entry = RULES[node.domain, node.op_type]
         container = self.containers.get(next(filter(None, node.outputs), ""), "tensor")
         context = RuleContext(
@@ -316,10 +331,19 @@ def _require_possible(node: NodeView, name: str | None, info: TensorInfo | None)
     """Refuses sizes that no tensor can have."""
     if info is None:
         return
-    sizes = [dim.const for dim in info.shape or () if dim.is_const]
-    if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) > MAX_ELEMENTS:
+    shape = info.shape or ()
+    sizes = [dim.const for dim in shape if dim.is_const]
+    factors = [abs(factor) for dim in shape for _, factor in dim.terms]
+    if (
+        any(size < 0 for size in sizes)
+        or math.prod(max(size, 1) for size in sizes) > MAX_ELEMENTS
+        or max(factors, default=0) > MAX_ELEMENTS
+    ):
         raise ShapeMismatch(
-            f"{name!r} would have the shape {shape_text(info.shape or ())}", node=node.name
+            f"{node.op_type}: {name!r} would have the shape {shape_text(shape)}",
+            node=node.name,
+            remedy="mend the node, or the sizes that it works on: a tensor has at most 2**40 "
+            "elements, and no negative size",
         )
 
 

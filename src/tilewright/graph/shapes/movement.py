@@ -204,11 +204,11 @@ def _even_parts(ctx: RuleContext, size: Dim, count: int) -> tuple[Shape, Shape]:
     """Equal parts; the last is smaller where the size is not a multiple."""
     if count < len(ctx.node.outputs):
         ctx.mismatch(f"num_outputs {count} for {len(ctx.node.outputs)} outputs")
-    part = size.ceildiv(count)
+    part, wanted = size.ceildiv(count), len(ctx.node.outputs)
     if part * count == size:
-        return tuple(part * k for k in range(count)), (part,) * count
-    offsets = tuple(ctx.facts.smaller(part * k, size) for k in range(count + 1))
-    return offsets[:-1], tuple(offsets[k + 1] - offsets[k] for k in range(count))
+        return tuple(part * k for k in range(wanted)), (part,) * wanted
+    offsets = tuple(ctx.facts.smaller(part * k, size) for k in range(wanted + 1))
+    return offsets[:-1], tuple(offsets[k + 1] - offsets[k] for k in range(wanted))
 
 
 @shape_rule("Pad")
@@ -240,8 +240,7 @@ def depth_to_space(ctx: RuleContext) -> NodeInfo:
     """Blocks of channels become pixels."""
     batch, channels, height, width = ctx.shape_of_rank(0, 4)
     block = ctx.integer("blocksize")
-    if block < 1:
-        ctx.fail("blocksize must be positive")
+    ctx.require_least("blocksize", [block])
     depth = _exact(ctx, channels, block * block, "channels")
     return ctx.result((batch, depth, height * block, width * block))
 
@@ -251,8 +250,7 @@ def space_to_depth(ctx: RuleContext) -> NodeInfo:
     """Blocks of pixels become channels."""
     batch, channels, height, width = ctx.shape_of_rank(0, 4)
     block = ctx.integer("blocksize")
-    if block < 1:
-        ctx.fail("blocksize must be positive")
+    ctx.require_least("blocksize", [block])
     rows, columns = _exact(ctx, height, block, "height"), _exact(ctx, width, block, "width")
     return ctx.result((batch, channels * (block * block), rows, columns))
 

@@ -32,8 +32,7 @@ def channel_norm(ctx: RuleContext) -> NodeInfo:
         _one_per_channel(ctx, position, shape[1])
     if ctx.node.op_type == "GroupNormalization":
         groups = ctx.integer("num_groups")
-        if groups < 1:
-            ctx.fail("num_groups must be positive")
+        ctx.require_least("num_groups", [groups])
         ctx.equal(shape[1] // groups * groups, shape[1], f"channels in {groups} groups")
     return ctx.result(shape)
 

@@ -9,7 +9,7 @@ Not here: the order of nodes and sub-graphs (infer), contents computed from cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -124,13 +124,29 @@ class RuleContext:
 
     # --- errors ---------------------------------------------------------------------------------
 
-    def fail(self, message: str) -> NoReturn:
+    def fail(self, message: str, remedy: str | None = None) -> NoReturn:
         """Raises InvalidModel with the node's name."""
-        raise InvalidModel(f"{self.node.op_type}: {message}", node=self.node.name)
+        raise InvalidModel(
+            f"{self.node.op_type}: {message}",
+            node=self.node.name,
+            remedy=remedy or f"see the definition of {self.node.op_type}, and mend the node",
+        )
 
-    def mismatch(self, message: str) -> NoReturn:
+    def mismatch(self, message: str, remedy: str | None = None) -> NoReturn:
         """Raises ShapeMismatch with the node's name."""
-        raise ShapeMismatch(f"{self.node.op_type}: {message}", node=self.node.name)
+        raise ShapeMismatch(
+            f"{self.node.op_type}: {message}",
+            node=self.node.name,
+            remedy=remedy or "mend the node, or the declared shapes that it works on",
+        )
+
+    def require_least(self, name: str, values: Iterable[int], least: int = 1) -> None:
+        """Requires an attribute's numbers to be at least so much."""
+        given = list(values)
+        if any(value < least for value in given):
+            shown = given[0] if len(given) == 1 else given
+            kind = "positive" if least == 1 else f"at least {least}"
+            self.fail(f"{name} = {shown} must be {kind}", f"give {name} of at least {least}")
 
     # --- inputs ---------------------------------------------------------------------------------
 

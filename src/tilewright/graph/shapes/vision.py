@@ -15,6 +15,7 @@ from tilewright.graph.info import NodeInfo
 from tilewright.graph.shapes.registry import Array, RuleContext, Shape, shape_rule
 
 _MAX_DENOMINATOR = 2**12
+_MAX_SAMPLES = 2**12  # of a bin along an axis
 
 
 @shape_rule("Resize", "Upsample")
@@ -25,6 +26,9 @@ def resize(ctx: RuleContext) -> NodeInfo:
     scales_at, sizes_at = (1, 3) if ctx.node.op_type == "Upsample" else (2, 3)
     given = ctx.integers("axes")
     axes = ctx.normal_axes(given, rank) if given is not None else tuple(range(rank))
+    roi = ctx.content(1) if ctx.node.op_type == "Resize" else None
+    if roi is not None and roi.dtype != object and not np.all(np.isfinite(roi)):
+        ctx.fail("roi is not finite", "give finite regions")
     has_scales = ctx.has(scales_at) and ctx.length(scales_at) != 0
     if has_scales == (ctx.has(sizes_at) and ctx.length(sizes_at) != 0):
         ctx.fail("exactly one of scales and sizes is needed")
@@ -58,6 +62,9 @@ def _scaled(ctx: RuleContext, shape: Shape, axes: tuple[int, ...], position: int
         ctx.mismatch(f"{count} scales for {len(axes)} axes")
     scales = ctx.content(position)
     if scales is not None and scales.dtype != object:
+        if not np.all(np.isfinite(scales) & (scales > 0)):
+            shown = [float(scale) for scale in scales.reshape(-1)]
+            ctx.fail(f"scales = {shown} must be positive", "give finite scales above 0")
         found = [
             _scale_dim(shape[axis], scale)
             for axis, scale in zip(axes, scales.reshape(-1), strict=True)
@@ -91,7 +98,9 @@ def _scale_dim(size: Dim, scale: float) -> Dim | None:
     """``floor(size * scale)`` where it is exact, else None."""
     if size.is_const:
         # ONNX multiplies in the type of the scales.
-        return Dim.of(int(np.floor(np.float32(size.const) * np.float32(scale))))
+        with np.errstate(over="ignore"):
+            scaled = np.float32(size.const) * np.float32(scale)
+        return Dim.of(int(np.floor(min(scaled, np.finfo(np.float32).max))))
     top, bottom = float(scale).as_integer_ratio()
     return size * top // bottom if bottom <= _MAX_DENOMINATOR and top > 0 else None
 
@@ -125,6 +134,10 @@ def roi_align(ctx: RuleContext) -> NodeInfo:
     ctx.equal(regions[1], Dim.of(4), "coordinates of a region")
     ctx.equal(ctx.shape_of_rank(2, 1)[0], regions[0], "one batch index a region")
     sizes = (ctx.integer("output_height", 1), ctx.integer("output_width", 1))
+    ctx.require_least("output_height", sizes[:1])
+    ctx.require_least("output_width", sizes[1:])
+    if ctx.integer("sampling_ratio", 0) > _MAX_SAMPLES:
+        ctx.fail(f"a sampling_ratio above {_MAX_SAMPLES}", "take fewer samples of a bin")
     return ctx.result((regions[0], data[1], *(Dim.of(size) for size in sizes)))
 
 
@@ -136,6 +149,7 @@ def max_roi_pool(ctx: RuleContext) -> NodeInfo:
     pooled = ctx.integers("pooled_shape")
     if pooled is None or len(pooled) != 2:
         ctx.fail("pooled_shape needs two sizes")
+    ctx.require_least("pooled_shape", pooled)
     return ctx.result((regions[0], data[1], *(Dim.of(size) for size in pooled)))
 
 

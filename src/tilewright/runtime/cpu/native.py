@@ -53,7 +53,9 @@ class NativeCode:
         try:
             return self._loaded[kernel].address(symbol)
         except KeyError as error:
-            raise CorruptEngine(f"kernel {kernel} has no function {symbol}") from error
+            raise CorruptEngine(
+                f"kernel {kernel} has no function {symbol}", remedy="compile the engine again"
+            ) from error
 
     def run(self, context: Context, times: npt.NDArray[np.int64] | None = None) -> None:
         """Executes a context's rows.

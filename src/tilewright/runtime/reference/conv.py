@@ -206,6 +206,7 @@ def conv_transpose(call: Call, x: Array, weight: Array, bias: Array | None = Non
     if any(count < 0 for count in output):
         raise call.error(f"pads leave no output: {output}")
     room = [max(full[i], begin[i] + output[i]) for i in range(rank)]
+    call.room([num, columns.shape[1], *room], columns.dtype)
     result = scatter_windows(columns, room, kernel, strides, dilations)
     crop = tuple(slice(begin[i], begin[i] + output[i]) for i in range(rank))
     return (_add_bias(result[_index(..., *crop)], bias),)

@@ -40,7 +40,8 @@ def constant(call: Call) -> Outputs:
 @operator("ConstantOfShape", since=9, own_precision=True)
 def constant_of_shape(call: Call, shape: Array) -> Outputs:
     value = np.asarray(call.get("value", np.zeros(1, np.float32)))
-    return (np.full(tuple(int(v) for v in shape.ravel()), value.reshape(-1)[0], value.dtype),)
+    sizes = call.room([int(v) for v in shape.ravel()], value.dtype)
+    return (np.full(sizes, value.reshape(-1)[0], value.dtype),)
 
 
 @operator("EyeLike", since=9, own_precision=True)
@@ -67,6 +68,7 @@ def range_of(call: Call, start: Array, limit: Array, delta: Array) -> Outputs:
         count = max(0, -((first - last) // step))
     else:
         count = max(0, math.ceil((last - first) / step))
+    call.room([count], np.dtype(np.float64))
     return ((first + np.arange(count) * step).astype(start.dtype),)
 
 
@@ -135,5 +137,6 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Outputs:
     whole = indices.astype(np.float32) if indices.dtype in HALF else indices
     at = np.expand_dims(whole.astype(np.int64), axis % rank)
     at = np.where(at < 0, at + classes, at)
+    call.room([indices.size, classes], np.dtype(np.int64))
     steps = np.arange(classes).reshape([-1 if i == axis % rank else 1 for i in range(rank)])
     return (np.where(at == steps, values[1], values[0]).astype(values.dtype),)

@@ -29,7 +29,7 @@ def _shape(call: Call) -> tuple[int, ...]:
     shape = call.integers("shape")
     if shape is None:
         raise call.error("attribute 'shape' is required")
-    return shape
+    return call.room(shape, np.dtype(np.float64))
 
 
 def _normal(call: Call, shape: tuple[int, ...]) -> Array:

@@ -4,18 +4,23 @@
 Guarantees: the highest implementation with `since` <= opset is used; half-precision inputs are
 computed in float32 or better and rounded once; `wide` computes every float in float64; NumPy
 warnings stay inside; foreseeable misuse raises `OperatorError`. Inputs are never written, but an
-output may share memory with an input.
+output may share memory with an input. What needs more memory than there is raises
+`OutOfMemory`, before it is touched where the size can be told ahead.
 Not here: the meanings themselves (one file a family), graph traversal.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from tilewright.core.errors import OutOfMemory
+from tilewright.runtime.cpu.allocator import memory_limit_bytes
 from tilewright.runtime.reference import dtypes
 from tilewright.runtime.reference.dtypes import Array
 
@@ -104,6 +109,27 @@ class Call:
         name = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         return OperatorError(f"{name} (opset {self.opset}): {message}")
 
+    def room(self, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, ...]:
+        """A shape that a tensor can have and this machine has memory for.
+
+        Raises:
+            OperatorError: a size is negative.
+            OutOfMemory: there is not so much memory.
+        """
+        if any(size < 0 for size in shape):
+            raise self.error(f"a shape {list(shape)}")
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes > memory_limit_bytes():
+            raise self.out_of_memory(f"a tensor of shape {list(shape)} needs {num_bytes} bytes")
+        return tuple(shape)
+
+    def out_of_memory(self, message: str) -> OutOfMemory:
+        """An error that names the operator."""
+        return OutOfMemory(
+            f"{self.op_type}: {message}",
+            remedy="use smaller inputs, or a machine with more memory",
+        )
+
 
 def as_text(value: object) -> str:
     """Decode a STRING attribute or string element that may be bytes."""
@@ -115,6 +141,7 @@ class _Entry:
     since: int
     run: Callable[..., Outputs]
     own_precision: bool
+    num_stated: int  # inputs that the function wants to be given, if only as None
 
 
 _ENTRIES: dict[tuple[str, str], list[_Entry]] = {}
@@ -136,11 +163,31 @@ def operator(
         entries = _ENTRIES.setdefault((domain, name), [])
         if any(entry.since == since for entry in entries):
             raise KeyError(f"{domain}.{name} since {since} is registered twice")
-        entries.append(_Entry(since=since, run=function, own_precision=own_precision))
+        entries.append(
+            _Entry(
+                since=since,
+                run=function,
+                own_precision=own_precision,
+                num_stated=_num_stated(function),
+            )
+        )
         entries.sort(key=lambda entry: -entry.since)
         return function
 
     return register
+
+
+def _num_stated(function: Callable[..., Outputs]) -> int:
+    """How far optional inputs without a default reach; models leave out trailing absent ones."""
+    inputs = list(inspect.signature(function).parameters.values())[1:]
+    return max(
+        (
+            number + 1
+            for number, given in enumerate(inputs)
+            if given.default is inspect.Parameter.empty and "None" in str(given.annotation)
+        ),
+        default=0,
+    )
 
 
 def _find(domain: str, op_type: str, opset: int) -> _Entry | None:
@@ -204,8 +251,12 @@ def evaluate(
     home = None if wide or entry.own_precision else _first_float(values)
     if home in dtypes.HALF or (home is not None and _has_half(values)):
         values = [_map(_raise_half, value) for value in values]
-    with np.errstate(all="ignore"):
-        outputs = _run(entry, call, values)
+    values += [None] * (entry.num_stated - len(values))
+    try:
+        with np.errstate(all="ignore"):
+            outputs = _run(entry, call, values)
+    except MemoryError as error:
+        raise call.out_of_memory(str(error)) from error
     if len(outputs) < num_outputs:
         raise call.error(f"{num_outputs} outputs wanted, {len(outputs)} exist")
     finish = _to_float64 if wide else _rounder(home)

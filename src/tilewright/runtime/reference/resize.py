@@ -177,6 +177,8 @@ def _plan(
             outputs = [math.floor(common * extent + 0.5) for extent in extents]
     if any(f <= 0 for f in factors) and x.size:
         raise call.error(f"scales {factors} must be positive")
+    resized = dict(zip(chosen, outputs, strict=True))
+    call.room([resized.get(axis, size) for axis, size in enumerate(x.shape)], x.dtype)
     edges = (
         [0.0] * len(chosen) + [1.0] * len(chosen) if roi is None or not roi.size else roi.tolist()
     )

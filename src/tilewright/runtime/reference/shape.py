@@ -93,15 +93,18 @@ def transpose(call: Call, x: Array) -> Outputs:
 
 
 @operator("Expand", since=8, own_precision=True)
-def expand(_call: Call, x: Array, shape: Array) -> Outputs:
-    return (np.broadcast_to(x, np.broadcast_shapes(x.shape, as_ints(shape))),)
+def expand(call: Call, x: Array, shape: Array) -> Outputs:
+    sizes = call.room(np.broadcast_shapes(x.shape, as_ints(shape)), x.dtype)
+    return (np.broadcast_to(x, sizes),)
 
 
 @operator("Tile", own_precision=True)
 def tile(call: Call, x: Array, repeats: Array) -> Outputs:
     if repeats.size != x.ndim:
         raise call.error(f"{repeats.size} repeats for rank {x.ndim}")
-    return (np.tile(x, as_ints(repeats)),)
+    counts = as_ints(repeats)
+    call.room([size * count for size, count in zip(x.shape, counts, strict=True)], x.dtype)
+    return (np.tile(x, counts),)
 
 
 @operator("Concat", own_precision=True)
@@ -123,8 +126,10 @@ def split(call: Call, x: Array, split: Array | None = None) -> Outputs:
     sizes = call.integers("split") if split is None else as_ints(split)
     if sizes is None:
         parts = call.integer("num_outputs", call.num_outputs)
-        step = -(-x.shape[axis] // parts)
-        sizes = tuple(max(0, min(step, x.shape[axis] - step * part)) for part in range(parts))
+        length = x.shape[axis]
+        step = -(-length // parts)
+        filled = min(parts, length + call.num_outputs)  # parts that follow are empty
+        sizes = tuple(max(0, min(step, length - step * part)) for part in range(filled))
     return tuple(pieces(call, x, axis, sizes))
 
 
@@ -185,6 +190,8 @@ def _pad(call: Call, x: Array, widths: Sequence[tuple[int, int]], fill: Any) -> 
         size = x.shape[axis]
         if size + before + after < 0:
             raise call.error(f"pads {before}, {after} remove more than axis {axis} of {x.shape}")
+        length = size + before + after
+        call.room([*x.shape[:axis], length, *x.shape[axis + 1 :]], np.dtype(np.int64))
         at = np.arange(-before, size + after)
         if mode == "constant":
             inside = (at >= 0) & (at < size)

@@ -90,7 +90,7 @@ def _register_window(name: str, terms: tuple[float, ...]) -> None:
     """A sum of cosines with alternating signs."""
 
     def run(call: Call, size: Array) -> Outputs:
-        count = int(size.reshape(()))
+        (count,) = call.room([int(size.reshape(()))], np.dtype(np.float64))
         period = count if call.integer("periodic", 1) else count - 1
         phase = 2 * np.pi * np.arange(count) / max(period, 1)
         values = sum((-1) ** k * term * np.cos(k * phase) for k, term in enumerate(terms))
@@ -111,6 +111,7 @@ def mel_weight_matrix(
 ) -> Outputs:
     count, length, hertz = (int(v.reshape(())) for v in (bins, dft_length, rate))
     low, high = (2595 * np.log10(1 + float(v.reshape(())) / 700) for v in (lower, upper))
+    call.room([length // 2 + 1, count], np.dtype(np.float64))
     mel = np.arange(count + 2) * ((high - low) / (count + 2)) + low
     edges = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // hertz).astype(np.int64)
     result = np.zeros((length // 2 + 1, count))

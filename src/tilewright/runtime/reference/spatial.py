@@ -98,6 +98,9 @@ def windows(
         begin.append(before)
         end.append(after)
         output.append(count)
+    spans = [size[axis] + begin[axis] + end[axis] for axis in range(rank)]
+    call.room(spans, np.dtype(np.float64))
+    call.room(output, np.dtype(np.float64))
     return Windows(
         size=tuple(size),
         kernel=tuple(kernel),

@@ -82,5 +82,5 @@ def test_a_window_larger_than_the_data_is_refused() -> None:
 def test_a_stride_of_zero_is_refused() -> None:
     graph = Builder()
     graph.add("MaxPool", graph.input("x", 1, 3, 9), kernel_shape=[3], strides=[0])
-    with pytest.raises(InvalidModel, match="strides must be positive"):
+    with pytest.raises(InvalidModel, match="strides = 0 must be positive"):
         graph.infer()
