@@ -20,7 +20,7 @@ def main() -> None:
     table: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("node", "simple", "pytorch-converted", "pytorch-operator"):
-            results = run_part((kind, 0, 1, folder))
+            results = run_part((kind, 0, 1, folder, "cpu"))
             counts = Counter(result.status for result in results)
             compiled = sum(result.compiled for result in results)
             table[kind] = {

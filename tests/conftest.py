@@ -1,5 +1,6 @@
 """What every test can use: the folder of outside assets, golden files, and skips with a reason."""
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -29,11 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_assets = pytest.mark.skip(reason="no assets: set TILEWRIGHT_ASSETS to their folder")
     no_gpu = pytest.mark.skip(reason="no NVIDIA GPU on this machine")
     has_assets, has_gpu = find_assets() is not None, shutil.which("nvidia-smi") is not None
+    no_nvrtc = pytest.mark.skip(reason="no CUDA compiler: pip install .[cuda]")
+    has_nvrtc = importlib.util.find_spec("cuda") is not None
     for item in items:
         if "assets" in item.keywords and not has_assets:
             item.add_marker(no_assets)
         if "gpu" in item.keywords and not has_gpu:
             item.add_marker(no_gpu)
+        if "nvrtc" in item.keywords and not has_nvrtc:
+            item.add_marker(no_nvrtc)
 
 
 @pytest.fixture(scope="session")

@@ -73,11 +73,11 @@ def cases(kind: str) -> list[Any]:
     return node_cases() if kind == "node" else stored_cases(kind)
 
 
-def run_case(case: Any) -> Result:
+def run_case(case: Any, target: str = "cpu") -> Result:
     """Compiles one case and runs all of its data sets."""
     try:
         model = case.model if case.model is not None else Path(case.model_dir) / "model.onnx"
-        engine = tw.compile(model, verify=False, threads=1)
+        engine = tw.compile(model, verify=False, threads=1, target=target)
     except UnsupportedOp as error:
         return Result(name=case.name, status="refused", detail=f"{error}")
     except UserError as error:
@@ -130,13 +130,13 @@ def _verdict(
     return "closer" if bool((ours <= theirs).all()) else "wrong"
 
 
-def run_part(job: tuple[str, int, int, str]) -> list[Result]:
-    """Every n-th case of a set, with a folder for compiled kernels."""
-    kind, part, parts, folder = job
+def run_part(job: tuple[str, int, int, str, str]) -> list[Result]:
+    """Every n-th case of a set for a target, with a folder for compiled kernels."""
+    kind, part, parts, folder, target = job
     os.environ["TILEWRIGHT_CACHE"] = folder
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [run_case(case) for case in cases(kind)[part::parts]]
+        return [run_case(case, target) for case in cases(kind)[part::parts]]
 
 
 def _data_sets(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:

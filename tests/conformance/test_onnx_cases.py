@@ -24,9 +24,10 @@ LEAST_COMPILED = {"node": 1760, "simple": 7, "pytorch-converted": 82, "pytorch-o
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
 
 
-def _results(kind: str, folder: Path) -> list[Result]:
+def results(kind: str, folder: Path, target: str = "cpu") -> list[Result]:
+    """What became of every case of a set, in several processes."""
     parts = max(1, len(os.sched_getaffinity(0)))
-    jobs = [(kind, part, parts, str(folder)) for part in range(parts)]
+    jobs = [(kind, part, parts, str(folder), target) for part in range(parts)]
     with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as workers:
         return [result for found in workers.map(run_part, jobs) for result in found]
 
@@ -34,16 +35,16 @@ def _results(kind: str, folder: Path) -> list[Result]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_cases(kind: str, tmp_path: Path) -> None:
-    results = _results(kind, tmp_path)
-    counts = Counter(result.status for result in results)
-    compiled = sum(result.compiled for result in results)
-    row = {"cases": len(results), "compiled": compiled, **dict(sorted(counts.items()))}
-    others = [result for result in results if result.status != "passed"]
+    found = results(kind, tmp_path)
+    counts = Counter(result.status for result in found)
+    compiled = sum(result.compiled for result in found)
+    row = {"cases": len(found), "compiled": compiled, **dict(sorted(counts.items()))}
+    others = [result for result in found if result.status != "passed"]
     lines = [f"{kind}: {row}"]
     lines += [f"  {r.status}: {r.name}: {(r.detail or '?').splitlines()[0]}" for r in others]
     sys.stdout.write("\n" + "\n".join(lines) + "\n")
-    assert len(results) == len(cases(kind))
-    assert not [result for result in results if result.status == "wrong"]
+    assert len(found) == len(cases(kind))
+    assert not [result for result in found if result.status == "wrong"]
     assert counts["passed"] >= LEAST_PASSED[kind]
     assert compiled >= LEAST_COMPILED[kind]
     stored = json.loads(TABLE.read_text())[kind]

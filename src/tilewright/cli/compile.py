@@ -23,7 +23,9 @@ from tilewright.core.whole_file import check_output
 def compile_model(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="The engine file to write.")],
-    target: Annotated[str, typer.Option(help="What to compile for: cpu.")] = "cpu",
+    target: Annotated[
+        str, typer.Option(help="What to compile for: cpu, cuda, or architectures as sm_80+sm_90.")
+    ] = "cpu",
     cpu: Annotated[
         str | None,
         typer.Option(

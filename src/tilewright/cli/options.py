@@ -19,7 +19,7 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads to use; by default all that this process may.")
 ]
-Precision = Annotated[str, typer.Option(help="Precision to compute in: fp32.")]
+Precision = Annotated[str, typer.Option(help="Precision to compute in: fp32; on GPUs also fp16.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
 Runs = Annotated[
     int | None,

@@ -33,7 +33,7 @@ from tilewright.core.whole_file import check_folder, check_output, whole_files
 from tilewright.graph.facade import Model
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine import Engine
-from tilewright.runtime.engine_file import EngineParts
+from tilewright.runtime.engine_file import EngineParts, source_suffix
 
 
 def compile(
@@ -65,9 +65,10 @@ def compile(
         model: a path, the bytes of an ONNX file, ``onnx.ModelProto``, ``onnx_ir.Model``, or a
             ``torch.nn.Module`` together with ``example_inputs``.
         example_inputs: arguments of the torch module (a tuple of tensors); for no other model.
-        target: ``cpu``.
+        target: ``cpu``; ``cuda`` or architectures of NVIDIA GPUs (``sm_90``, ``sm_80+sm_90``).
         cpu: processor to compile for (``haswell``, ``znver4`` ...); None is this machine.
-        precision: ``fp32``: the types that the model states.
+        precision: ``fp32``: the types that the model states; ``fp16`` (GPUs only): float32 values
+            inside of the network are kept as float16, sums stay float32.
         threads: threads of one run; None is the number of cores.
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
         dynamic_shapes: passed to ``torch.onnx.export``, for no other model; the ``min`` and
@@ -132,7 +133,7 @@ def compile(
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
     build.options = replace(options, ranges=_ranges(imported, options.ranges))
-    parts = compile_parts(imported, build, verify_passes=wishes.verify_passes)
+    parts = _parts(imported, build, wishes.verify_passes)
     if wishes.dump_graph is not None:
         imported.save(wishes.dump_graph)
     if wishes.dump_kernels is not None:
@@ -168,6 +169,14 @@ def _check_dumps(model: Any, wishes: Wishes) -> None:
         check_output(wishes.dump_graph, inputs)
     if wishes.dump_kernels is not None:
         check_folder(wishes.dump_kernels)
+
+
+def _parts(model: Model, build: Build, verify_passes: bool) -> EngineParts:
+    if build.options.target == "cpu":
+        return compile_parts(model, build, verify_passes=verify_passes)
+    from tilewright.compiler.cuda_pipeline import compile_cuda_parts
+
+    return compile_cuda_parts(model, build, verify_passes=verify_passes)
 
 
 def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:
@@ -212,4 +221,4 @@ def _dump(folder: Path, build: Build, parts: EngineParts) -> None:
     with whole_files(folder) as unfinished:
         for key, text in build.kernels.items():
             (unfinished / f"{key}.txt").write_text(text + "\n")
-            (unfinished / f"{key}.ll").write_text(parts.sources[key])
+            (unfinished / f"{key}{source_suffix(parts)}").write_text(parts.sources[key])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.codegen.cpu.generate import GeneratedKernel, GeneratedStage, generate
 from tilewright.codegen.cpu.objects import module_key
@@ -189,7 +189,14 @@ def tactic_text(names: Sequence[str]) -> str:
     return " + ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
 
 
-def finish(program: DraftProgram, store: KernelStore) -> Program:
+class Store(Protocol):
+    """What makes the calls of kernels."""
+
+    def call(self, kernel: Kernel) -> KernelCall:
+        """The call of a kernel; its code is generated when it is new."""
+
+
+def finish(program: DraftProgram, store: Store) -> Program:
     """The program with every kernel replaced by its call."""
     steps: list[Any] = []
     for step in program.steps:
@@ -203,7 +210,7 @@ def finish(program: DraftProgram, store: KernelStore) -> Program:
     return Program(inputs=program.inputs, outputs=program.outputs, steps=tuple(steps))
 
 
-def _segment(draft: DraftSegment, store: KernelStore) -> list[Any]:
+def _segment(draft: DraftSegment, store: Store) -> list[Any]:
     """The segment (if it has kernels), then views that later steps read under their own shape."""
     views = {item.target.name: item for item in draft.items if isinstance(item, View)}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tilewright.codegen.cuda.target import KNOWN, cuda_target, is_cuda
 from tilewright.core import check_option as check
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, BadTarget
@@ -22,6 +23,9 @@ from tilewright.core.errors import BadOption, BadTarget
 Range = tuple[int | None, int | None]
 Progress = Callable[[str, int, int], None]
 USER_CACHE = "user"
+
+
+_PRECISIONS = {False: ("fp32",), True: ("fp32", "fp16")}  # by whether the target is a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +133,10 @@ class CompileOptions:
     """Everything that a build depends on besides the model.
 
     Attributes:
-        target: ``cpu``.
+        target: ``cpu``, ``cuda``, or architectures of GPUs as ``sm_80+sm_90``.
         cpu: processor's name, or None for this machine.
-        precision: ``fp32``: every operator in the types that the model states.
+        precision: ``fp32``: every operator in the types that the model states; ``fp16``, on GPUs:
+            float32 values inside of the network are kept as float16.
         threads: threads of a run.
         ranges: declared range of symbolic dims.
         require: the contract.
@@ -165,14 +170,23 @@ def make_options(
     """
     given = check.by_name("dims", dims, 'dims={"batch": (1, 8)}')
     return CompileOptions(
-        target=check.one_of("target", target, ("cpu",), BadTarget),
+        target=_target(target, cpu),
         cpu=_processor(cpu),
-        precision=check.one_of("precision", precision, ("fp32",)),
+        precision=check.one_of("precision", precision, _PRECISIONS[is_cuda(target)]),
         threads=check.thread_count(threads),
         ranges={name: _range(name, value) for name, value in given.items()},
         require=Require.of(require),
-        disable=_disabled(disable),
+        disable=_disabled(disable, is_cuda(target)),
     )
+
+
+def _target(name: Any, cpu: Any) -> str:
+    if not is_cuda(name):
+        return check.one_of("target", name, ("cpu", "cuda", *KNOWN), BadTarget)
+    if cpu is not None:
+        raise BadOption(f"cpu={cpu!r} with the target {name}", remedy="drop one of them")
+    cuda_target(name)
+    return str(name)
 
 
 def _processor(name: Any) -> str | None:
@@ -182,11 +196,12 @@ def _processor(name: Any) -> str | None:
     return None if name is None else check.one_of("processor", name, known, BadTarget)
 
 
-def _disabled(given: Any) -> tuple[str, ...]:
+def _disabled(given: Any, on_gpu: bool) -> tuple[str, ...]:
     from tilewright.codegen.cpu.tactics import OPTIONAL
+    from tilewright.codegen.cuda import tactics as cuda
     from tilewright.lower.layout import ALGORITHMS
 
-    known = (*ALGORITHMS, *OPTIONAL)
+    known = cuda.OPTIONAL if on_gpu else (*ALGORITHMS, *OPTIONAL)
     chosen = tuple(sorted(set(check.names("disable", given, '["winograd"]'))))
     unknown = [name for name in chosen if name not in known]
     if unknown:

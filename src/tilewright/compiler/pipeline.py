@@ -107,7 +107,7 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
         sources=dict(store.texts),
         exports=dict(store.exports),
         placements=placements,
-        info=_info(model, build, target, builder.num_kernels, program),
+        info=describe(model, build, _machine(target), builder.num_kernels, program),
     )
 
 
@@ -166,20 +166,27 @@ def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:
     return {name: low for name, (low, _) in options.ranges.items() if low is not None}
 
 
-def _info(
-    model: Model, build: Build, target: CpuTarget, num_kernels: int, program: Program
+def _machine(target: CpuTarget) -> dict[str, Any]:
+    return {
+        "llvm": llvm_version(),
+        "cpu": target.name,
+        "triple": target.triple,
+        "required_features": target.required_features,
+        "vector_bytes": target.vector_bytes,
+    }
+
+
+def describe(
+    model: Model, build: Build, machine: Mapping[str, Any], num_kernels: int, program: Program
 ) -> dict[str, Any]:
+    """What an engine says of its build; ``machine`` is what it was built for and by."""
     from tilewright import __version__
 
     options = build.options
     return {
         "tilewright": __version__,
-        "llvm": llvm_version(),
         "target": options.target,
-        "cpu": target.name,
-        "triple": target.triple,
-        "required_features": target.required_features,
-        "vector_bytes": target.vector_bytes,
+        **machine,
         "precision": options.precision,
         "threads": options.threads,
         "disabled": options.disable,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.compiler.bisect import Fault, find_fault
-from tilewright.compiler.compare import OutputError, compare_output
+from tilewright.compiler.compare import TOLERANCES, OutputError, compare_output
 from tilewright.compiler.options import CompileOptions
 from tilewright.compiler.samples import sample_feeds
 from tilewright.core.errors import (
@@ -174,7 +174,13 @@ def _compared(
         for spec in engine.outputs
     )
     factor = _WINOGRAD_FACTOR if _uses_winograd(engine) else 1.0
-    return tuple(replace(output, tolerance=factor * output.tolerance) for output in found)
+    least = TOLERANCES["float16"] if engine.info.get("precision") == "fp16" else 0.0
+    return tuple(
+        replace(output, tolerance=max(factor, least / output.tolerance) * output.tolerance)
+        if output.tolerance
+        else output
+        for output in found
+    )
 
 
 _WINOGRAD_FACTOR = 2.0  # DESIGN: 2e-5 instead of 1e-5, recorded in the decisions

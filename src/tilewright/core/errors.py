@@ -11,6 +11,7 @@ UserError            the caller can mend it; always says what, where and the rem
   VerificationFailed the engine's values differ from the reference beyond the stated tolerance
   CorruptEngine      an engine file that is damaged, foreign or hostile
   OutOfMemory        a plan or an allocation that does not fit
+  DeviceFault        a GPU reported an error while kernels ran
   CacheError         a cache or output folder that cannot be written
 InternalError        a broken invariant of ours; please report
 """
@@ -92,6 +93,10 @@ class CorruptEngine(UserError):
 
 class OutOfMemory(UserError):
     """The memory plan does not fit."""
+
+
+class DeviceFault(UserError):
+    """A GPU reported an error while kernels ran; the process can no longer use that GPU."""
 
 
 class CacheError(UserError):

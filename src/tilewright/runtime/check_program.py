@@ -21,6 +21,7 @@ from tilewright.runtime.program import (
     Branch,
     DimsArg,
     Interpret,
+    Launch,
     Program,
     Refuse,
     Repeat,
@@ -108,6 +109,8 @@ class _Scope:
             for stage in call.stages:
                 if stage.symbol not in self.exports.get(call.kernel, ()):
                     raise _corrupt(f"kernel {call.kernel} has no function {stage.symbol!r}")
+                if isinstance(stage, Launch) and not stage.is_possible:
+                    raise _corrupt(f"kernel {call.kernel} is launched with an impossible block")
             for name in (*call.buffers, *(guard.condition for guard in call.guards)):
                 if _root(step, name) not in buffers:
                     raise _corrupt(f"a kernel uses the buffer {name!r}, which does not exist")

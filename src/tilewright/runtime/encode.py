@@ -34,6 +34,7 @@ _CLASSES: dict[str, Any] = {
         program.Blocked,
         program.TensorSpec,
         program.StageCall,
+        program.Launch,
         program.Guard,
         program.KernelCall,
         program.Extent,

@@ -23,9 +23,8 @@ from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
 from tilewright.runtime import engine_file
+from tilewright.runtime.backends import open_executor
 from tilewright.runtime.cpu.allocator import refused
-from tilewright.runtime.cpu.host import missing_features
-from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor, Run
 from tilewright.runtime.feeds import Range, by_name, check_feeds
@@ -60,11 +59,7 @@ class Engine:
         self._handed_over = handed_over(parts.program)
         info = parts.info
         self.threads = check.thread_count(info.get("threads") if threads is None else threads)
-        self._lacking = missing_features(info.get("triple", ""), info.get("required_features", ()))
-        self._executor: Executor | None = None
-        if not self._lacking:
-            native = NativeCode(parts.objects, parts.exports, self.threads)
-            self._executor = Executor(parts.constants, native)
+        self._executor, self._absent = open_executor(parts, self.threads)
         self._ranges: dict[str, Range] = {
             name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
         }
@@ -120,7 +115,7 @@ class Engine:
     @property
     def runs_here(self) -> bool:
         """False for an engine that was compiled for another processor."""
-        return not self._lacking
+        return self._executor is not None
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -194,8 +189,7 @@ class Engine:
     def _runnable(self) -> Executor:
         if self._executor is None:
             raise BadTarget(
-                f"the engine was compiled for {self._parts.info.get('cpu')}; "
-                f"this processor lacks {self._lacking}",
+                f"the engine was compiled for {self._parts.info.get('cpu')}; {self._absent}",
                 remedy="compile for this machine, or run the engine on the one it was made for",
             )
         return self._executor

@@ -5,6 +5,7 @@ Input -> Output: an ``EngineParts`` <-> a file.
     engine.sha256         hash of engine.json
     weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in
     engine.json) kernels/KEY.o, .ll    object code and its readable source
+    kernels/KEY.sm_90.cubin, .ptx, .cu    the same for GPUs
 Guarantees: written whole or not at all; on load every name, size and hash is checked before use,
 sizes before allocation; nothing in the file is executed while loading.
 Security: kernels are machine code: run engines only of people whose programs you would run.
@@ -60,6 +61,7 @@ _INFO_TYPES: dict[str, Any] = {
     "cpu": str,
     "triple": str,
     "required_features": tuple[str, ...],
+    "archs": tuple[str, ...],
     "threads": int,
     "ranges": Mapping[str, tuple[int | None, int | None]],
     "metadata": Mapping[str, str],
@@ -76,7 +78,8 @@ class EngineParts:
         program: what is executed.
         constants: arrays by name.
         objects: object code by kernel key (``driver`` is the driver and thread pool).
-        sources: LLVM IR text by kernel key.
+        device_code: code for GPUs by file name (``KEY.sm_90.cubin``, ``KEY.ptx``).
+        sources: LLVM IR or CUDA C++ by kernel key.
         exports: symbols of each object.
         decisions: every choice of the build.
         placements: where each node of the imported model went.
@@ -87,6 +90,7 @@ class EngineParts:
     program: Program
     constants: dict[str, Array]
     objects: dict[str, bytes]
+    device_code: dict[str, bytes] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
@@ -132,8 +136,12 @@ def _write(parts: EngineParts, file: Any) -> None:
             hashes[WEIGHTS] = write_weights(stream, file.tell(), parts.constants, table)
         for key in sorted(parts.objects):
             member(f"kernels/{key}.o", parts.objects[key])
+        for name in sorted(parts.device_code):
+            member(f"kernels/{name}", parts.device_code[name], compress=True)
         for key in sorted(parts.sources):
-            member(f"kernels/{key}.ll", parts.sources[key].encode(), compress=True)
+            member(
+                f"kernels/{key}{source_suffix(parts)}", parts.sources[key].encode(), compress=True
+            )
         document = {
             "format": FORMAT,
             "info": encode(parts.info),
@@ -148,6 +156,11 @@ def _write(parts: EngineParts, file: Any) -> None:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
         member("engine.json", text, compress=True)
         member("engine.sha256", hashes["engine.json"].encode())
+
+
+def source_suffix(parts: EngineParts) -> str:
+    """The end of the file names of readable sources."""
+    return ".cu" if parts.device_code else ".ll"
 
 
 def _dtype(array: Array) -> dtypes.DType:
@@ -285,7 +298,12 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         program=program,
         constants=constants,
         objects={key[:-2]: code for key, code in kernels.items() if key.endswith(".o")},
-        sources={key[:-3]: code.decode() for key, code in kernels.items() if key.endswith(".ll")},
+        device_code={
+            key: code for key, code in kernels.items() if key.endswith((".cubin", ".ptx"))
+        },
+        sources={
+            key[:-3]: code.decode() for key, code in kernels.items() if key.endswith((".ll", ".cu"))
+        },
         exports=exports,
         decisions=tuple(decisions),
         placements=tuple(placements),

@@ -25,7 +25,6 @@ from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import shape_of
 from tilewright.runtime.cpu.allocator import empty_at, refused
-from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
     Bind,
@@ -77,7 +76,7 @@ class Executor:
         native: loaded kernels and the thread pool.
     """
 
-    def __init__(self, constants: Mapping[str, Array], native: NativeCode) -> None:
+    def __init__(self, constants: Mapping[str, Array], native: Any) -> None:
         # Plans keep the addresses of constants, so they are row-major from the start.
         self.constants = {
             name: array if array.flags.c_contiguous else array.copy(order="C")
@@ -85,7 +84,7 @@ class Executor:
         }
         self.native = native
         self._watch: Watch | None = None
-        self._plans: OrderedDict[tuple[Any, ...], SegmentPlan] = OrderedDict()
+        self._plans: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         # Of each step that has run; the step is kept, so that its id stays its own.
         self._symbols: dict[int, tuple[Step, tuple[str, ...]]] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -155,7 +154,11 @@ class Executor:
 
     # --- segments --------------------------------------------------------------------------------
 
-    def plan(self, segment: Segment, symbols: Mapping[str, int]) -> SegmentPlan:
+    def make_plan(self, segment: Segment, sizes: Mapping[str, int]) -> Any:
+        """A plan for new sizes."""
+        return SegmentPlan(segment, dict(sizes), self.native.address, self.constants)
+
+    def plan(self, segment: Segment, symbols: Mapping[str, int]) -> Any:
         """The plan for the current sizes, from a bounded cache."""
         names = self._names(segment)
         key = (id(segment), *(symbols[name] for name in names))
@@ -164,7 +167,7 @@ class Executor:
             if found is not None:
                 self._plans.move_to_end(key)
                 return found
-        made = SegmentPlan(segment, dict(symbols), self.native.address, self.constants)
+        made = self.make_plan(segment, symbols)
         with self._lock:
             found = self._plans.setdefault(key, made)
             while len(self._plans) > max(MAX_PLANS, 4 * len(self._symbols)):

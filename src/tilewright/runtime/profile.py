@@ -32,6 +32,7 @@ from tilewright.runtime.program import (
     Program,
     Reshape,
     Segment,
+    StageCall,
     Step,
     TensorSpec,
     all_steps,
@@ -324,8 +325,9 @@ class _Summary:
 
 def _iterations(call: KernelCall, sizes: Mapping[str, int]) -> int:
     """Parallel iterations of one call; 0 where a size is only known while it runs."""
-    known = all(stage.iterations.symbols <= sizes.keys() for stage in call.stages)
-    return sum(stage.iterations.evaluate(sizes) for stage in call.stages) if known else 0
+    counts = [stage.iterations for stage in call.stages if isinstance(stage, StageCall)]
+    known = all(count.symbols <= sizes.keys() for count in counts)
+    return sum(count.evaluate(sizes) for count in counts) if known else 0
 
 
 def _events(program: Program, sample: Ledger) -> Iterator[Event]:

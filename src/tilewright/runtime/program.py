@@ -71,6 +71,38 @@ class StageCall:
     iterations: Dim
     cost: Dim
 
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """Everything that has to be evaluated for a call."""
+        return self.iterations, self.cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One function of a kernel on a GPU.
+
+    Attributes:
+        symbol: its name.
+        grid: blocks along x, y and z; without any, nothing is launched.
+        threads: of a block.
+        shared_bytes: dynamic shared memory of a block.
+    """
+
+    symbol: str
+    grid: tuple[Dim, Dim, Dim]
+    threads: int
+    shared_bytes: int = 0
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """Everything that has to be evaluated for a launch."""
+        return self.grid
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a GPU can have such a block."""
+        return 1 <= self.threads <= 1024 and 0 <= self.shared_bytes <= 227 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
@@ -97,7 +129,7 @@ class KernelCall:
         sources: graph nodes computed.
         buffers: buffer names in the order of the argument block.
         dims: sizes in the order of the argument block.
-        stages: what is called, in order.
+        stages: what is called, in order; launches where the engine is for a GPU.
         steps: number of times that all stages run, or None for once.
         traffic: compulsory bytes of each of ``buffers`` (kernel.counts.count).
         flops: operations on values.
@@ -111,7 +143,7 @@ class KernelCall:
     sources: tuple[str, ...]
     buffers: tuple[str, ...]
     dims: tuple[Dim, ...]
-    stages: tuple[StageCall, ...]
+    stages: tuple[StageCall | Launch, ...]
     steps: Dim | None = None
     traffic: tuple[Dim, ...] = ()
     flops: Dim = ZERO

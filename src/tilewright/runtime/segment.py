@@ -24,7 +24,7 @@ from tilewright.core.shape import Dim
 from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
 from tilewright.runtime.checks import check_dims, error_of, failing, shape_of, stored_bytes
 from tilewright.runtime.cpu.allocator import allocate
-from tilewright.runtime.program import Guard, KernelCall, Segment
+from tilewright.runtime.program import Guard, KernelCall, Segment, StageCall
 
 HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
@@ -197,6 +197,8 @@ class SegmentPlan:
             if set(check.guards) <= set(call.guards):
                 return [FAIL, 0, args, -code, 0, 0, 0, 0]
         stage = call.stages[number]
+        if not isinstance(stage, StageCall):
+            raise InternalError("the segment was compiled for a GPU")
         iterations = max(0, stage.iterations.evaluate(self._sizes))
         cost = max(1, stage.cost.evaluate(self._sizes))
         grain = min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
@@ -207,17 +209,22 @@ class SegmentPlan:
         if status < 0:
             error = error_of(self._failing[-status - 1], self._sizes)
             return error or InternalError("a check fails and does not")
-        return OutOfRange(
-            "an index lies outside of the tensor it points into",
-            node=" + ".join(self.segment.calls[status - 1].sources),
-            remedy="check the index inputs against the sizes of the data",
-        )
+        return out_of_range(self.segment.calls[status - 1])
 
     def bind(self, context: Context, addresses: list[int]) -> None:
         """Writes the addresses of ``inputs`` and the outputs into the table."""
         table = context.table
         for slot, number in self._patches:
             table[slot] = addresses[number]
+
+
+def out_of_range(call: KernelCall) -> OutOfRange:
+    """What a call reports that met an index out of range."""
+    return OutOfRange(
+        "an index lies outside of the tensor it points into",
+        node=" + ".join(call.sources),
+        remedy="check the index inputs against the sizes of the data",
+    )
 
 
 def _words(values: list[int]) -> Words:
@@ -254,8 +261,7 @@ def segment_symbols(segment: Segment) -> tuple[str, ...]:
     dims.extend(dim for check in segment.checks for dim in check_dims(check))
     for call in segment.calls:
         dims.extend(call.dims)
-        dims.extend(stage.iterations for stage in call.stages)
-        dims.extend(stage.cost for stage in call.stages)
+        dims.extend(dim for stage in call.stages for dim in stage.sizes)
         if call.steps is not None:
             dims.append(call.steps)
     names: set[str] = set()

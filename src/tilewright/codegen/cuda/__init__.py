@@ -1,0 +1,1 @@
+"""CUDA back end: kernels to CUDA C++ to machine code, without a GPU and without torch."""

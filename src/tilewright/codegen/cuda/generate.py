@@ -1,0 +1,97 @@
+"""A kernel's stages to CUDA C++ functions.
+
+Input -> Output: a canonical ``Kernel`` -> ``GeneratedKernel``: text, parameters, launches.
+Guarantees: any verified kernel whose types have code has a function for each stage.
+Not here: the choice of tactics (tactics), machine code (compile), launching (runtime.cuda).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from tilewright.codegen.cuda.layout import layout_of
+from tilewright.codegen.cuda.plan import Draft
+from tilewright.codegen.cuda.scalar import unsupported
+from tilewright.codegen.cuda.tactics import Choice, choose
+from tilewright.core.errors import UnsupportedOp
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Kernel, walk
+from tilewright.kernel.nest import prepare
+from tilewright.runtime.program import Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedStage:
+    """One function, and why other tactics were refused."""
+
+    launch: Launch
+    tactic: str
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedKernel:
+    """A kernel's code before compilation.
+
+    Attributes:
+        text: CUDA C++.
+        buffers, dims: in the order of the parameters.
+    """
+
+    text: str
+    buffers: tuple[str, ...]
+    dims: tuple[Dim, ...]
+    stages: tuple[GeneratedStage, ...]
+
+
+def generate(kernel: Kernel, disabled: Collection[str] = ()) -> GeneratedKernel:
+    """Generates every stage with the first tactic that fits.
+
+    Raises:
+        UnsupportedOp: a type has no CUDA code.
+    """
+    _check_types(kernel)
+    nests = [prepare(kernel, stage) for stage in kernel.stages]
+    layout = layout_of(kernel)
+    choices = [choose(Draft(kernel=kernel, nest=nest, layout=layout), disabled) for nest in nests]
+    parts = [prelude()]
+    for number, (nest, choice) in enumerate(zip(nests, choices, strict=True)):
+        head = f'extern "C" __global__ void __launch_bounds__({choice.shape.threads})'
+        signature = f"{head} stage_{number}({layout.parameters(kernel, nest)})"
+        parts.append("\n".join([f"{signature} {{", *choice.lines, "}\n"]))
+    return GeneratedKernel(
+        text="\n".join(parts),
+        buffers=tuple(layout.buffers),
+        dims=tuple(layout.dims),
+        stages=tuple(_stage(number, choice) for number, choice in enumerate(choices)),
+    )
+
+
+@cache
+def prelude() -> str:
+    """The C++ that every kernel begins with."""
+    return files("tilewright.codegen.cuda").joinpath("prelude.cuh").read_text()
+
+
+def _stage(number: int, choice: Choice) -> GeneratedStage:
+    shape = choice.shape
+    launch = Launch(
+        symbol=f"stage_{number}",
+        grid=shape.grid,
+        threads=shape.threads,
+        shared_bytes=shape.shared_bytes,
+    )
+    return GeneratedStage(launch=launch, tactic=shape.tactic, refused=choice.refused)
+
+
+def _check_types(kernel: Kernel) -> None:
+    used = [buffer.dtype for buffer in kernel.buffers] + [n.dtype for n in walk(*kernel.roots)]
+    for dtype in dict.fromkeys(used):
+        reason = unsupported(dtype)
+        if reason is not None:
+            raise UnsupportedOp(
+                reason, node=" + ".join(kernel.sources), remedy="use another type, or target=cpu"
+            )

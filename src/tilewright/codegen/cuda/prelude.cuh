@@ -1,0 +1,191 @@
+// What every generated kernel begins with: types, conversions, integer rules, reductions.
+// Needs no header. The functions mean what kernel.ops and kernel.ir.Cast state.
+typedef signed char s8;
+typedef unsigned char u8;
+typedef short s16;
+typedef unsigned short u16;
+typedef int s32;
+typedef unsigned int u32;
+typedef long long s64;
+typedef unsigned long long u64;
+#define TW_FN static __device__ __forceinline__
+
+// --- conversions
+
+template <class T, class S> TW_FN T tw_bits(S x) {
+  static_assert(sizeof(T) == sizeof(S), "another number of bits");
+  T y;
+  memcpy(&y, &x, sizeof(T));
+  return y;
+}
+// Floats to integers truncate and saturate; `above` is the first value that is too large.
+template <class T, class S> TW_FN T tw_saturate(S x, T low, T high, S above) {
+  if (x != x) return 0;
+  return x <= (S)low ? low : x >= above ? high : (T)x;
+}
+template <class T> TW_FN T tw_sign_extend(T x, int bits) {
+  int kept = (int)x & ((1 << bits) - 1);
+  return (T)(kept >= (1 << (bits - 1)) ? kept - (1 << bits) : kept);
+}
+#ifdef __CUDACC__
+TW_FN float tw_half_to_float(u16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+TW_FN u16 tw_float_to_half(float x) {
+  u16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+TW_FN u16 tw_double_to_half(double x) {
+  u16 y;
+  asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y) : "d"(x));
+  return y;
+}
+#endif
+TW_FN float tw_bfloat_to_float(u16 x) { return tw_bits<float>((u32)x << 16); }
+TW_FN u16 tw_float_to_bfloat(float x) {
+  u32 bits = tw_bits<u32>(x);
+  if (x != x) return (u16)((bits >> 16) | 0x40);
+  return (u16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+// Rounds to odd in between, so that the value is rounded once.
+TW_FN u16 tw_double_to_bfloat(double x) {
+  float y = (float)x;
+  u32 bits = tw_bits<u32>(y);
+  if (y == y && (double)y != x) {
+    if (fabs((double)y) > fabs(x)) bits -= 1;
+    bits |= 1;
+  }
+  return tw_float_to_bfloat(tw_bits<float>(bits));
+}
+// Formats of 8 bits and fewer. kind: 0 has infinities (e5m2), 1 has NaN only (e4m3fn), 2 has NaN
+// at the negative zero (fnuz), 3 has numbers only (e2m1).
+TW_FN float tw_small_to_float(u8 x, int ebits, int mbits, int bias, int kind) {
+  int code = x & ((1 << (ebits + mbits)) - 1), negative = (x >> (ebits + mbits)) & 1;
+  int e = code >> mbits, m = code & ((1 << mbits) - 1), top = (1 << ebits) - 1;
+  float nan = tw_bits<float>(0x7fc00000u);
+  if (kind == 2 && x == 0x80) return nan;
+  if (kind == 1 && e == top && m == (1 << mbits) - 1) return nan;
+  if (kind == 0 && e == top) return m ? nan : tw_bits<float>(negative ? 0xff800000u : 0x7f800000u);
+  float y = ldexpf((float)(e ? m + (1 << mbits) : m), (e ? e : 1) - bias - mbits);
+  return negative ? -y : y;
+}
+TW_FN u8 tw_float_to_small(double x, int ebits, int mbits, int bias, int kind, int saturate) {
+  int sign = (int)(tw_bits<u64>(x) >> 63) << (ebits + mbits), full = (1 << (ebits + mbits)) - 1;
+  int infinity = ((1 << ebits) - 1) << mbits;
+  int most = kind == 0 ? infinity - 1 : kind == 1 ? full - 1 : full;
+  int nan = kind == 0 ? infinity + (1 << (mbits - 1)) : kind == 2 ? 0x80 : full;
+  if (x != x) return (u8)(kind == 2 ? nan : kind == 3 ? 0x8 : sign | nan);
+  double a = fabs(x);
+  int e = a < ldexp(1.0, 1 - bias) ? 1 - bias : a > 1e6 ? 20 : ilogb(a);
+  int code = a > 1e6 ? most + 1 : (int)rint(ldexp(a, mbits - e)) + ((e - 1 + bias) << mbits);
+  if (code > most) code = saturate || kind == 3 ? most : kind == 0 ? infinity : nan;
+  if (kind == 2 && (code == 0 || code == 0x80)) return (u8)code;
+  return (u8)(sign | code);
+}
+// Exponents without a sign: 255 is NaN, ties round up.
+TW_FN float tw_scale_to_float(u8 x) {
+  return x == 255 ? tw_bits<float>(0x7fc00000u) : ldexpf(1.0f, (int)x - 127);
+}
+TW_FN u8 tw_float_to_scale(double x, int saturate) {
+  double a = fabs(x);
+  if (x != x || a > 1e300) return 255;
+  if (a == 0) return saturate ? 0 : 255;
+  int e = ilogb(a), code = e + 127 + (ldexp(a, -e) >= 1.5);
+  if (saturate) return (u8)(code < 0 ? 0 : code > 254 ? 254 : code);
+  return (u8)(code < 0 || code > 254 ? 255 : code);
+}
+
+// --- integers: wrap, divide by zero to 0, shift out to 0
+
+template <class T> TW_FN T tw_divide(T a, T b) {
+  if (b == 0) return 0;
+  if ((T)-1 < 0 && b == (T)-1) return (T)(0 - (u64)a);
+  return (T)(a / b);
+}
+template <class T> TW_FN T tw_remainder(T a, T b) {
+  return b == 0 || ((T)-1 < 0 && b == (T)-1) ? (T)0 : (T)(a % b);
+}
+template <class T> TW_FN T tw_modulo(T a, T b) {
+  T r = tw_remainder(a, b);
+  return r != 0 && ((r < 0) != (b < 0)) ? (T)(r + b) : r;
+}
+template <class T> TW_FN T tw_power(T a, T b) {
+  if (b < 0) return a == 1 ? (T)1 : a == (T)-1 ? (T)((b & 1) ? -1 : 1) : (T)0;
+  u64 result = 1, base = (u64)a;
+  for (u64 n = (u64)b; n; n >>= 1) {
+    if (n & 1) result *= base;
+    base *= base;
+  }
+  return (T)result;
+}
+template <class T> TW_FN T tw_shl(T a, T b) {
+  return b < 0 || (u64)b >= 8 * sizeof(T) ? (T)0 : (T)((u64)a << b);
+}
+template <class T> TW_FN T tw_shr(T a, T b) {
+  return b < 0 || (u64)b >= 8 * sizeof(T) ? (T)0 : (T)(a >> b);
+}
+TW_FN s64 tw_checked(s64 i, s64 n, int* status, int call) {
+  s64 k = i < 0 ? i + n : i;
+  if (k >= 0 && k < n) return k;
+  atomicCAS(status, 0, call + 1);
+  return 0;
+}
+
+// --- floats
+
+template <class T> TW_FN T tw_min(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> TW_FN T tw_max(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> TW_FN T tw_signum(T x) { return x != x ? x : (T)((x > 0) - (x < 0)); }
+TW_FN float tw_sigmoid(float x) {
+  float d = expf(-fabsf(x));
+  return (x >= 0 ? 1.0f : d) / (1.0f + d);
+}
+TW_FN double tw_sigmoid(double x) {
+  double d = exp(-fabs(x));
+  return (x >= 0 ? 1.0 : d) / (1.0 + d);
+}
+TW_FN float tw_modulo(float a, float b) {
+  float m = fmodf(a, b);
+  return m == 0 ? copysignf(m, b) : (m < 0) != (b < 0) ? m + b : m;
+}
+TW_FN double tw_modulo(double a, double b) {
+  double m = fmod(a, b);
+  return m == 0 ? copysign(m, b) : (m < 0) != (b < 0) ? m + b : m;
+}
+template <class T> TW_FN T tw_add(T a, T b) { return a + b; }
+template <class T> TW_FN T tw_times(T a, T b) { return a * b; }
+template <class T> TW_FN T tw_and(T a, T b) { return a & b; }
+template <class T> TW_FN T tw_or(T a, T b) { return a | b; }
+
+// --- combining the partial results of a block: lanes of a warp, then warps, in a fixed order
+
+template <class T> TW_FN T tw_across(T x, int lanes) {
+  u32 words[2] = {0, 0}, others[2];
+  memcpy(words, &x, sizeof(T));
+  for (int k = 0; k < (int)(sizeof(T) + 3) / 4; ++k)
+    others[k] = __shfl_xor_sync(0xffffffffu, words[k], lanes);
+  T y;
+  memcpy(&y, others, sizeof(T));
+  return y;
+}
+#define TW_REDUCE(NAME, COMBINE)                                                       \
+  template <class T, int WARPS> TW_FN T NAME(T x) {                                    \
+    for (int lanes = 16; lanes > 0; lanes >>= 1) x = COMBINE(x, tw_across(x, lanes));  \
+    if (WARPS == 1) return x;                                                          \
+    __shared__ T parts[WARPS];                                                         \
+    __syncthreads();                                                                   \
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;                            \
+    __syncthreads();                                                                   \
+    x = parts[0];                                                                      \
+    for (int k = 1; k < WARPS; ++k) x = COMBINE(x, parts[k]);                          \
+    return x;                                                                          \
+  }
+TW_REDUCE(tw_reduce_sum, tw_add)
+TW_REDUCE(tw_reduce_prod, tw_times)
+TW_REDUCE(tw_reduce_min, tw_min)
+TW_REDUCE(tw_reduce_max, tw_max)
+TW_REDUCE(tw_reduce_and, tw_and)
+TW_REDUCE(tw_reduce_or, tw_or)

@@ -1,0 +1,156 @@
+"""A block or a warp for each row: its threads share the row's reductions, then its elements.
+
+    for m, n: out[m, n] = exp(x[m, n] - max_r x[m, r]) / sum_q exp(x[m, q] - max_r x[m, r])
+    ->  a row is one m; two reductions by all its threads; then each thread takes some n
+Requires: no ordered axes, no guards; the reductions are needed at every point.
+Guarantees: partial results are combined in a fixed order, so equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from tilewright.codegen.cuda.plan import ONE, Draft, Refusal, Shape
+from tilewright.codegen.cuda.scalar import c_type
+from tilewright.codegen.cuda.writer import Writer
+from tilewright.core.shape import Dim, product
+from tilewright.kernel.ir import Axis, Expr, Load, Reduce, walk
+
+_BLOCK = 256
+_WARP = 32
+_ROWS_OF_WARPS = 4
+_FEW = 16  # of a shorter row, a thread takes all
+_MANY = 1024  # of a longer row, a block takes all
+_COLUMNS = 4096  # so many neighbouring rows keep the GPU busy with a thread each
+
+
+def row(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | Refusal:
+    """Writes the stage, or says why not."""
+    nest = draft.nest
+    if "row" in disabled:
+        return Refusal("row", "disabled")
+    if any(axis.ordered for axis in nest.axes):
+        return Refusal("row", "an axis is ordered")
+    if any(store.guard is not None for store in nest.stage.stores):
+        return Refusal("row", "a store is guarded")
+    roots = [store.value for store in nest.stage.stores]
+    reductions = _reductions(writer, roots)
+    if not reductions:
+        return Refusal("row", "no reduction is needed at every point")
+    if any(isinstance(n, Load) and n.buffer in writer.stored for n in walk(*nest.stage.roots)):
+        return Refusal("row", "it reads what it stores")
+    shared = frozenset[str]().union(*(nest.depends(node) for node in reductions))
+    rows = [axis for axis in nest.axes if axis.name in shared]
+    inner = [axis for axis in nest.axes if axis.name not in shared]
+    longest = _longest(draft, reductions)
+    reason = _unfit(draft, reductions, rows, inner, longest)
+    if reason is not None:
+        return Refusal("row", reason)
+    wide = not longest.is_const or longest.const >= _MANY
+    return _write(draft, writer, reductions, rows, inner, _BLOCK if wide else _WARP)
+
+
+def _reductions(writer: Writer, roots: list[Expr]) -> list[Reduce]:
+    """Reductions that every point needs, inner ones first."""
+    found: dict[int, Reduce] = {}
+
+    def visit(node: Reduce) -> None:
+        for part in writer.hoisted(node):
+            if isinstance(part, Reduce):
+                visit(part)
+        found[id(node)] = node
+
+    for root in roots:
+        for node in writer.always(root).values():
+            if isinstance(node, Reduce):
+                visit(node)
+    return list(found.values())
+
+
+def _longest(draft: Draft, reductions: list[Reduce]) -> Dim:
+    """Points of the longest reduction; a symbolic one counts as the longest."""
+    counts = [
+        product(axis.extent for axis in draft.nest.reduce_axes[id(node)]) for node in reductions
+    ]
+    symbolic = [count for count in counts if not count.is_const]
+    return symbolic[0] if symbolic else max(counts, key=lambda count: count.const)
+
+
+def _unfit(
+    draft: Draft, reductions: list[Reduce], rows: list[Axis], inner: list[Axis], longest: Dim
+) -> str | None:
+    if longest.is_const and longest.const < _FEW:
+        return f"rows of {longest.const}"
+    if inner or not rows:
+        return None
+    count = product(axis.extent for axis in rows)
+    if count.is_const and count.const < _COLUMNS:
+        return None
+    last = rows[-1].name
+    for node in reductions:
+        axes = draft.nest.reduce_axes[id(node)]
+        for part in walk(node.body):
+            if isinstance(part, Load) and id(part) in draft.nest.loads and axes:
+                form = draft.nest.loads[id(part)]
+                if form.stride(last) == ONE and form.stride(axes[-1].name) != ONE:
+                    return "neighbouring rows are read together"
+    return None
+
+
+def _write(
+    draft: Draft,
+    writer: Writer,
+    reductions: list[Reduce],
+    rows: list[Axis],
+    inner: list[Axis],
+    threads: int,
+) -> Shape:
+    count = product(axis.extent for axis in rows)
+    kind = writer.index_type(count + _BLOCK)
+    if threads == _WARP:
+        block = _WARP * _ROWS_OF_WARPS
+        number = f"({kind})blockIdx.x * {_ROWS_OF_WARPS} + threadIdx.x / 32"
+        writer.line(f"const int lane = threadIdx.x % 32; const {kind} row = {number};")
+        grid = count.ceildiv(_ROWS_OF_WARPS)
+    else:
+        block, grid = threads, count
+        writer.line(f"const int lane = threadIdx.x; const {kind} row = blockIdx.x;")
+    writer.line(f"if (row >= {writer.dim(count)}) return;")
+    writer.decode("row", [(axis.name, axis.extent) for axis in rows])
+    for node in reductions:
+        _reduce(draft, writer, node, threads)
+    if inner:
+        with _strided(writer, inner, threads):
+            writer.stores()
+    else:
+        with writer.block("if (lane == 0)"):
+            writer.stores()
+    name = f"row(threads={threads})"
+    return Shape(tactic=name, grid=(grid, ONE, ONE), threads=block)
+
+
+@contextmanager
+def _strided(writer: Writer, axes: list[Axis], threads: int) -> Iterator[None]:
+    """A loop in which each thread takes every ``threads``-th point of the axes."""
+    flat = Axis(writer.name("flat"), product(axis.extent for axis in axes))
+    kept = dict(writer.position)
+    with writer.loop(flat, start="lane", step=str(threads)) as counter:
+        writer.decode(counter, [(axis.name, axis.extent) for axis in axes])
+        yield
+    writer.position = kept
+
+
+def _reduce(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:
+    axes = draft.nest.reduce_axes[id(node)]
+    flat = Axis(writer.name("flat"), product(axis.extent for axis in axes))
+
+    @contextmanager
+    def loop(_: Axis) -> Iterator[None]:
+        with _strided(writer, list(axes), threads):
+            yield
+
+    total = writer.accumulate(node, (flat,), loop)
+    kind = c_type(node.dtype)
+    text = f"tw_reduce_{node.combiner}<{kind}, {threads // 32}>({total})"
+    writer.known_as(node, writer.define(kind, text))

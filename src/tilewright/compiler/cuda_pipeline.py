@@ -1,0 +1,50 @@
+"""What happens to a model that is compiled for NVIDIA GPUs, after the stages of every target.
+
+Input -> Output: a model and options -> ``EngineParts`` with cubins, PTX and their sources.
+    .. -> fusion -> precision -> CUDA C++ -> machine code for each architecture
+Requires: no GPU, and nothing but the extra ``[cuda]``.
+Guarantees: the same model, options, version and compiler give the same parts, byte for byte.
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
+from tilewright.codegen.cuda.target import cuda_target
+from tilewright.compiler.compile_kernels import finish
+from tilewright.compiler.contracts import check_program
+from tilewright.compiler.cuda_kernels import CudaStore
+from tilewright.compiler.narrow import narrow_program
+from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
+from tilewright.compiler.placement import place
+from tilewright.graph.facade import Model
+from tilewright.runtime.engine_file import EngineParts
+
+
+def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
+    """Runs all stages on an imported model."""
+    target = cuda_target(build.options.target)
+    version = compiler_version()
+    builder, draft = lower_model(model, build, verify_passes=verify_passes)
+    if build.options.precision == "fp16":
+        with build.stage("precision"):
+            narrow_program(draft, builder.constants, build.log)
+    store = CudaStore(build.log, build.options.disable)
+    with build.stage("generate code"):
+        program = finish(draft, store)
+    build.kernels = store.kernels
+    placements = place(model.origins(), program, build.log.entries, builder.became)
+    check_program(build.options, program, placements)
+    with build.stage("compile kernels"):
+        code, compiled = compile_all(store.texts, target, build.progress)
+        store.log_usage(compiled)
+    machine = {"cpu": target.name, "nvrtc": version, "archs": target.archs}
+    return EngineParts(
+        program=program,
+        constants=read_constants(program, builder),
+        objects={},
+        device_code=code,
+        sources=dict(store.texts),
+        exports=dict(store.exports),
+        placements=placements,
+        info=describe(model, build, machine, builder.num_kernels, program),
+    )

@@ -1,0 +1,1 @@
+"""Running engines on NVIDIA GPUs, through the driver alone."""

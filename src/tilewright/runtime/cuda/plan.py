@@ -1,0 +1,147 @@
+"""A segment on a GPU for one set of sizes: where its buffers lie and what is launched.
+
+Input -> Output: a ``Segment``, sizes -> offsets in one block of memory, launches, the schedule that
+the hazard check sees.
+Guarantees: offsets are multiples of 256 bytes; what is launched with an empty grid is left out; the
+schedule is free of races.
+Not here: memory and launching (context), machine code (modules).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from tilewright.core.errors import InternalError
+from tilewright.runtime.arena import Lifetime, plan
+from tilewright.runtime.checks import failing, shape_of
+from tilewright.runtime.hazards import Operation, Span, Work, require_no_races
+from tilewright.runtime.program import KernelCall, Launch, Segment, TensorSpec
+
+Array = npt.NDArray[Any]
+ALIGNMENT = 256
+STREAM = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One launch: function, shape, the buffers (by root name) and numbers that it gets."""
+
+    call: KernelCall
+    number: int
+    launch: Launch
+    grid: tuple[int, int, int]
+    buffers: tuple[str, ...]
+    dims: tuple[int, ...]
+    step: int
+
+
+class CudaPlan:
+    """A segment for fixed sizes.
+
+    Attributes:
+        inputs: what is copied to the GPU for each run; constants are there already.
+        offsets: of every buffer in a context's memory: inputs, outputs, then the arena.
+        steps: launches in order.
+        total_bytes: memory of one context; ``arena_bytes`` is the part that values inside take.
+    """
+
+    def __init__(
+        self, segment: Segment, sizes: Mapping[str, int], constants: Mapping[str, Array]
+    ) -> None:
+        if failing(segment.checks, sizes) or any(call.guards for call in segment.calls):
+            raise InternalError("calls of a GPU have no guards")
+        self.segment, self._sizes = segment, sizes
+        self.inputs = [spec for spec in segment.inputs if spec.name not in constants]
+        self.shapes = {s.name: shape_of(s, sizes) for s in (*self.inputs, *segment.outputs)}
+        self.offsets: dict[str, int] = {}
+        place = 0
+        for spec in (*self.inputs, *segment.outputs):
+            self.offsets[spec.name] = place
+            place += _aligned(self.size_bytes(spec))
+        self.staged_bytes = place
+        offsets, self.arena_bytes = plan(self._lifetimes())
+        self.offsets.update({name: place + offset for name, offset in offsets.items()})
+        self.total_bytes = place + _aligned(self.arena_bytes)
+        self.steps = [
+            step for number, call in enumerate(segment.calls) for step in self._steps(call, number)
+        ]
+        require_no_races(self.schedule())
+
+    def size_bytes(self, spec: TensorSpec) -> int:
+        """Bytes of a buffer."""
+        return math.prod(shape_of(spec, self._sizes)) * spec.dtype.storage_bytes
+
+    def root(self, name: str) -> str:
+        """The buffer whose memory a name stands for."""
+        while name in self.segment.aliases:
+            name = self.segment.aliases[name]
+        return name
+
+    def schedule(self) -> list[Operation]:
+        """What a run enqueues, for the hazard check."""
+        spans = {name: Span(buffer="memory", start=start) for name, start in self.offsets.items()}
+        for spec in (*self.inputs, *self.segment.outputs, *self.segment.internal):
+            if spec.name in self.offsets:
+                start = self.offsets[spec.name]
+                stop = start + max(1, self.size_bytes(spec))
+                spans[spec.name] = Span(buffer="memory", start=start, stop=stop)
+        operations: list[Operation] = [
+            Work(name=f"copy {spec.name} in", stream=STREAM, writes=(spans[spec.name],))
+            for spec in self.inputs
+        ]
+        for step in self.steps:
+            touched = tuple(spans[name] for name in step.buffers if name in spans)
+            name = f"{step.launch.symbol} of {step.call.name}"
+            operations.append(Work(name=name, stream=STREAM, reads=touched, writes=touched))
+        operations += [
+            Work(name=f"copy {spec.name} out", stream=STREAM, reads=(spans[spec.name],))
+            for spec in self.segment.outputs
+        ]
+        return operations
+
+    def _lifetimes(self) -> list[Lifetime]:
+        """As on the CPU; sizes are rounded up so that every offset is aligned for a GPU."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, call in enumerate(self.segment.calls):
+            for name in map(self.root, call.buffers):
+                first.setdefault(name, number)
+                last[name] = number
+        return [
+            Lifetime(spec.name, _aligned(self.size_bytes(spec)), first[spec.name], last[spec.name])
+            for spec in self.segment.internal
+            if spec.name in first
+        ]
+
+    def _steps(self, call: KernelCall, number: int) -> list[Step]:
+        buffers = tuple(map(self.root, call.buffers))
+        dims = tuple(dim.evaluate(self._sizes) for dim in call.dims)
+        count = 1 if call.steps is None else call.steps.evaluate(self._sizes)
+        found = []
+        for step in range(count):
+            for stage in call.stages:
+                if not isinstance(stage, Launch):
+                    raise InternalError("the segment was not compiled for a GPU")
+                x, y, z = (max(0, dim.evaluate(self._sizes)) for dim in stage.grid)
+                if x and y and z:
+                    found.append(
+                        Step(
+                            call=call,
+                            number=number,
+                            launch=stage,
+                            grid=(x, y, z),
+                            buffers=buffers,
+                            dims=dims,
+                            step=step,
+                        )
+                    )
+        return found
+
+
+def _aligned(size: int) -> int:
+    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,61 @@
+"""Runs one kernel on the GPU of this machine.
+
+Input -> Output: a kernel, arrays by buffer name, sizes -> the output arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from tilewright.codegen.cuda.nvrtc import compile_text
+from tilewright.compiler.cuda_kernels import CudaStore
+from tilewright.core.record import DecisionLog
+from tilewright.kernel.ir import Buffer, Kernel
+from tilewright.runtime.cuda.driver import open_device
+from tilewright.runtime.cuda.executor import CudaExecutor
+from tilewright.runtime.executor import Run
+from tilewright.runtime.program import Program, Segment, TensorSpec
+
+Array = npt.NDArray[Any]
+
+
+def arch() -> str:
+    """The architecture of the GPU."""
+    return f"sm_{open_device().capability}"
+
+
+def run_on_gpu(
+    kernel: Kernel,
+    feeds: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    *,
+    disabled: Collection[str] = (),
+) -> dict[str, Array]:
+    """Generates, compiles and runs a kernel.
+
+    Raises:
+        OutOfRange: a ``checked_index`` lies outside.
+    """
+    store = CudaStore(DecisionLog(), tuple(disabled))
+    call = store.call(kernel)
+    code = {
+        f"{key}.{arch()}.cubin": compile_text(text, arch()).cubin
+        for key, text in store.texts.items()
+    }
+    segment = Segment(
+        calls=(call,),
+        inputs=_specs(kernel.inputs),
+        outputs=_specs(kernel.outputs),
+        internal=_specs(kernel.temporaries),
+    )
+    run = Run(dict(feeds), dict(sizes))
+    executor = CudaExecutor({}, code, open_device())
+    executor.execute(Program(inputs=(), outputs=(), steps=(segment,)), run)
+    return {buffer.name: run.values[buffer.name] for buffer in kernel.outputs}
+
+
+def _specs(buffers: tuple[Buffer, ...]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=b.name, dtype=b.dtype, shape=b.shape) for b in buffers)

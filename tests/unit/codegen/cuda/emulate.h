@@ -1,0 +1,132 @@
+// Enough of a GPU to run generated kernels on the CPU: each thread of a block is a fiber.
+// Barriers and shuffles yield until all that are concerned have arrived.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+#include <vector>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+struct Index { unsigned x, y, z; };
+static Index threadIdx, blockIdx, blockDim, gridDim;
+alignas(128) static unsigned char tw_shared[256 * 1024];
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  bool done = false;
+  int barriers = 0, shuffles = 0;
+};
+static std::vector<Fiber>* fibers;
+static ucontext_t scheduler;
+static unsigned current;
+static uint32_t exchange[1024][2];
+
+static void yield_now() {
+  unsigned self = current;
+  swapcontext(&(*fibers)[self].context, &scheduler);
+  current = self;
+  threadIdx.x = self;
+}
+static void wait_for(int Fiber::*counter, unsigned first, unsigned last) {
+  int mine = ++((*fibers)[current].*counter);
+  for (;;) {
+    bool ready = true;
+    for (unsigned k = first; k < last; ++k)
+      ready = ready && ((*fibers)[k].done || (*fibers)[k].*counter >= mine);
+    if (ready) return;
+    yield_now();
+  }
+}
+static void __syncthreads() { wait_for(&Fiber::barriers, 0, fibers->size()); }
+static void tw_warp_barrier() {
+  unsigned warp = current / 32 * 32;
+  unsigned end = warp + 32 < fibers->size() ? warp + 32 : fibers->size();
+  wait_for(&Fiber::shuffles, warp, end);
+}
+static void __syncwarp() { tw_warp_barrier(); }
+static uint32_t __shfl_xor_sync(uint32_t, uint32_t value, int lanes) {
+  static uint32_t slots[1024];
+  slots[current] = value;
+  tw_warp_barrier();
+  uint32_t found = slots[current ^ lanes];
+  tw_warp_barrier();
+  return found;
+}
+static int atomicCAS(int* where, int expected, int value) {
+  int old = *where;
+  if (old == expected) *where = value;
+  return old;
+}
+static float atomicAdd(float* where, float value) {
+  float old = *where;
+  *where += value;
+  return old;
+}
+static unsigned atomicAdd(unsigned* where, unsigned value) {
+  unsigned old = *where;
+  *where += value;
+  return old;
+}
+static void __threadfence() {}
+static float tw_half_to_float(unsigned short x) {
+  int e = x >> 10 & 31, m = x & 1023;
+  float y = e == 31 ? (m ? NAN : INFINITY) : ldexpf((float)(e ? m + 1024 : m), (e ? e : 1) - 25);
+  return x & 0x8000 ? -y : y;
+}
+static unsigned short tw_double_to_half(double x) {
+  unsigned short sign = signbit(x) ? 0x8000 : 0;
+  double a = fabs(x);
+  if (x != x) return 0x7fff;
+  if (a >= 65520.0) return sign | 0x7c00;
+  int e = a < ldexp(1.0, -14) ? -14 : ilogb(a);
+  return sign | (unsigned short)((int)rint(ldexp(a, 10 - e)) + (e + 14) * 1024);
+}
+static unsigned short tw_float_to_half(float x) { return tw_double_to_half(x); }
+
+template <class Body> struct Runner {
+  static Body* body;
+  static void enter() {
+    (*body)();
+    (*fibers)[current].done = true;
+    swapcontext(&(*fibers)[current].context, &scheduler);
+  }
+};
+template <class Body> Body* Runner<Body>::body;
+
+template <class Body> static void tw_launch(const unsigned* grid, unsigned threads, Body body) {
+  blockDim = {threads, 1, 1};
+  gridDim = {grid[0], grid[1], grid[2]};
+  std::vector<Fiber> made(threads);
+  fibers = &made;
+  Runner<Body>::body = &body;
+  for (auto& fiber : made) fiber.stack.resize(1 << 18);
+  for (unsigned z = 0; z < grid[2]; ++z)
+    for (unsigned y = 0; y < grid[1]; ++y)
+      for (unsigned x = 0; x < grid[0]; ++x) {
+        blockIdx = {x, y, z};
+        memset(tw_shared, 0xA5, sizeof tw_shared);
+        for (auto& fiber : made) {
+          fiber.done = false;
+          fiber.barriers = fiber.shuffles = 0;
+          getcontext(&fiber.context);
+          fiber.context.uc_stack.ss_sp = fiber.stack.data();
+          fiber.context.uc_stack.ss_size = fiber.stack.size();
+          fiber.context.uc_link = nullptr;
+          makecontext(&fiber.context, Runner<Body>::enter, 0);
+        }
+        for (bool running = true; running;) {
+          running = false;
+          for (unsigned k = 0; k < threads; ++k) {
+            if (made[k].done) continue;
+            running = true;
+            current = k;
+            threadIdx = {k, 0, 0};
+            swapcontext(&scheduler, &made[k].context);
+          }
+        }
+      }
+}

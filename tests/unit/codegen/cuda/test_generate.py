@@ -1,0 +1,98 @@
+"""Generated CUDA C++ against the interpreter: every kind of kernel and size, emulated."""
+
+from __future__ import annotations
+
+import pytest
+
+from property.kernels import generate as random_case
+from property.test_kernels import difference
+from tilewright.codegen.cuda.generate import generate
+from tilewright.core.dtypes import STRING
+from tilewright.core.errors import OutOfRange, UnsupportedOp
+from tilewright.core.shape import Dim
+from tilewright.kernel.interp import interpret
+from tilewright.kernel.ir import Axis, Buffer, Kernel, Stage, Store
+from unit.codegen.cpu.kernels import KERNELS, feeds_for
+from unit.codegen.cpu.test_generate import SIZES, close, fixed
+from unit.codegen.cuda.emulate import needs_compiler, run_emulated
+
+pytestmark = needs_compiler
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_code_agrees_with_the_interpreter(name: str) -> None:
+    """One function for all sizes."""
+    kernel = KERNELS[name]()
+    made = generate(kernel)
+    for sizes in SIZES.values():
+        feeds = feeds_for(kernel, sizes)
+        try:
+            expected = interpret(kernel, feeds, sizes)
+        except OutOfRange:
+            with pytest.raises(OutOfRange):
+                run_emulated(kernel, feeds, sizes, made=made)
+            continue
+        close(run_emulated(kernel, feeds, sizes, made=made), expected)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_code_of_known_sizes_agrees(name: str) -> None:
+    kernel = fixed(KERNELS[name](), SIZES["odd"])
+    feeds = feeds_for(kernel, {})
+    close(run_emulated(kernel, feeds), interpret(kernel, feeds, {}))
+
+
+@pytest.mark.parametrize("name", ["softmax", "row_sum", "matmul"])
+def test_the_last_tactic_takes_what_others_would(name: str) -> None:
+    kernel = fixed(KERNELS[name](), SIZES["vectors"])
+    feeds = feeds_for(kernel, {})
+    made = generate(kernel, ["row"])
+    assert [stage.tactic for stage in made.stages] == ["point"]
+    assert made.stages[0].refused == (("row", "disabled"),)
+    close(run_emulated(kernel, feeds, made=made), interpret(kernel, feeds, {}))
+
+
+@pytest.mark.parametrize("seed", range(7_000_000, 7_000_012))
+def test_random_kernels_agree(seed: int) -> None:
+    case = random_case(seed)
+    narrow = interpret(case.kernel, case.feeds, case.sizes)
+    wide = interpret(case.kernel, case.feeds, case.sizes, wide=True)
+    found = run_emulated(case.kernel, case.feeds, case.sizes)
+    assert difference(case, found, narrow, wide) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("add_relu", "no reduction is needed at every point"),
+        ("running_sum", "an axis is ordered"),
+        ("guarded_scatter", "a store is guarded"),
+    ],
+)
+def test_the_row_tactic_says_why_not(name: str, reason: str) -> None:
+    made = generate(KERNELS[name]())
+    assert ("row", reason) in [refusal for stage in made.stages for refusal in stage.refused]
+
+
+def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
+    kernel = fixed(KERNELS["column_max"](), {"k": 64, "n": 8192})
+    assert generate(kernel).stages[0].refused == (("row", "neighbouring rows are read together"),)
+    short = fixed(KERNELS["row_sum"](), {"m": 8, "k": 4})
+    assert generate(short).stages[0].refused == (("row", "rows of 4"),)
+
+
+def test_indices_are_narrow_only_where_that_is_proven() -> None:
+    known = fixed(KERNELS["transpose"](), {"m": 100, "n": 100})
+    assert "(s64)" not in generate(known).text.split("stage_0")[1]
+    large = fixed(KERNELS["transpose"](), {"m": 100_000, "n": 100_000})
+    assert "(s64)" in generate(large).text.split("stage_0")[1]
+    assert "s64 d0" in generate(KERNELS["transpose"]()).text
+
+
+def test_types_without_code_are_refused() -> None:
+    x, out = Buffer("x", STRING, (Dim.of(2),)), Buffer("out", STRING, (Dim.of(2),))
+    axis = Axis("i", Dim.of(2))
+    stage = Stage((axis,), (Store("out", (axis.var,), x[axis.var]),))
+    kernel = Kernel(name="k", inputs=(x,), outputs=(out,), stages=(stage,))
+    with pytest.raises(UnsupportedOp, match="string has no CUDA code"):
+        generate(kernel)
