@@ -23,6 +23,7 @@ from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import make_options
 from tilewright.compiler.pipeline import Build, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
 from tilewright.graph.facade import Model
 from tilewright.kernel.canonical import canonicalize
@@ -87,6 +88,8 @@ def estimate(
     options = make_options(
         target="cpu", cpu=None, precision="fp32", threads=threads, dims=dims, require=None
     )
+    sized = check.sizes("sizes", sizes)
+    shaped = check.shapes("shapes", shapes)
     build = Build(options=options, cache=ObjectCache(None))
     imported = Model.load(
         model,
@@ -112,7 +115,7 @@ def estimate(
         },
         is_built=False,
     )
-    given = _sizes_of(program.inputs, shapes or {}, sizes or {})
+    given = _sizes_of(program.inputs, shaped, sized)
     known, assumed = settled_sizes(subject, given, options.ranges)
     footprint = footprint_bytes(subject, known)
     floors = device_floors(board, target.name, options.threads, footprint)
@@ -139,5 +142,9 @@ def _sizes_of(
     if unknown := sorted(set(shapes) - set(specs)):
         raise BadOption(f"no input is called {unknown}", remedy=f"the inputs are {sorted(specs)}")
     for name, shape in shapes.items():
-        bind_shape(specs[name], np.broadcast_to(np.int8(0), tuple(shape)), found, fed=True)
+        try:
+            array = np.broadcast_to(np.int8(0), tuple(shape))
+        except ValueError as error:  # more axes or elements than NumPy can count
+            raise BadOption(f"shapes[{name!r}]: {error}", remedy="give a smaller shape") from error
+        bind_shape(specs[name], array, found, fed=True)
     return found

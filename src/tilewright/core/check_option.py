@@ -146,6 +146,17 @@ def sizes(option: str, value: Any) -> dict[str, int]:
     return {name: whole(f"{option}[{name!r}]", size, 0) for name, size in given.items()}
 
 
+def shapes(option: str, value: Any) -> dict[str, tuple[int, ...]]:
+    """A shape of each input by its name."""
+    given = by_name(option, value, f'{option}={{"x": (1, 3)}}')
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in given.items():
+        if not isinstance(shape, list | tuple):
+            raise BadOption(f"{option}[{name!r}] is {shown(shape)}", remedy="give its sizes")
+        found[name] = tuple(whole(f"{option}[{name!r}]", size, 0) for size in shape)
+    return found
+
+
 def function(option: str, value: Any) -> Callable[..., Any] | None:
     """Something to call, or None."""
     if value is None or callable(value):

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tilewright.core.check_option import file_path
 from tilewright.core.errors import BadOption, CacheError
 
 _PREFIX = ".tilewright-"
@@ -47,9 +48,10 @@ def whole_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         CacheError: the folder cannot be made or written, or the disk is full.
     """
-    made = _make_folder(Path(folder))
+    place = file_path("folder", folder)
+    made = _make_folder(place)
     try:
-        with _moved(Path(folder), shown=folder) as scratch:
+        with _moved(place, shown=place) as scratch:
             yield scratch
     except BaseException:
         with suppress(OSError):  # somebody else has put a file there meanwhile
@@ -68,15 +70,15 @@ def check_output(
         inputs: other files of the command, which the output must not replace; None is skipped.
 
     Raises:
-        BadOption: the path is one of the inputs, perhaps through a link.
+        BadOption: it is no path, or one of the inputs, perhaps through a link.
         CacheError: the folder does not exist or cannot be written, or the path is no plain file.
     """
-    path = Path(path)
+    path = file_path("path", path)
     try:
         refuse_inputs(path, inputs)
         problem = _problem(path)
-    except (OSError, ValueError) as error:  # a name that is too long, or has a null byte
-        problem = getattr(error, "strerror", None) or str(error)
+    except OSError as error:  # a name that is too long
+        problem = error.strerror or str(error)
     if problem is not None:
         raise CacheError(problem, file=str(path), remedy=_REMEDY)
 
@@ -87,7 +89,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     Raises:
         CacheError: it is no folder, or cannot be made or written.
     """
-    there = Path(path)
+    there = file_path("folder", path)
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():

@@ -109,7 +109,7 @@ def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
         CacheError: the folder cannot be written, the disk is full, or it is no plain file.
         BadOption: ``path`` is no path.
     """
-    with whole_file(file_path("path", path)) as unfinished, unfinished.open("wb") as file:
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
         _write(parts, file)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,24 @@ def test_an_estimate_always_has_roofs_and_limits() -> None:
     found = estimate(network())
     assert found.roofs is not None
     assert all(kernel.floor_us and kernel.limit for kernel in found.kernels)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": 5}, "sizes is 5"),
+        ({"sizes": {"batch": "a"}}, r"sizes\['batch'\] is 'a'"),
+        ({"shapes": 5}, "shapes is 5"),
+        ({"shapes": {"x": 5}}, r"shapes\['x'\] is 5"),
+        ({"shapes": {"x": (2, "a")}}, r"shapes\['x'\] is 'a'"),
+        ({"shapes": {"x": (2**62, 2**62)}}, r"shapes\['x'\]"),
+        ({"shapes": {"x": (1,) * 99}}, r"shapes\['x'\]"),
+        ({"board": 5}, "board is 5"),
+        ({"threads": "2"}, "threads is '2'"),
+        ({"example_inputs": ()}, "example_inputs is for a torch"),
+    ],
+)
+def test_options_of_wrong_types_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message) as caught:
+        estimate(network(), **options)
+    assert caught.value.remedy

@@ -48,6 +48,7 @@ READERS: dict[Callable[[Any], Any], Any] = {
     partial(check.names, "option", example="a"): list,
     partial(check.by_name, "option", example="a"): dict,
     partial(check.sizes, "option"): dict,
+    partial(check.shapes, "option"): dict,
 }
 
 
@@ -121,6 +122,13 @@ def test_sizes_by_name() -> None:
         check.sizes("s", {"n": -1})
     with pytest.raises(BadOption, match=r"s is \[\('n', 1\)\]"):
         check.sizes("s", [("n", 1)])
+
+
+def test_shapes_by_name() -> None:
+    assert check.shapes("s", {"x": [np.int64(3), 2]}) == {"x": (3, 2)}
+    for wrong in (5, (2, "a"), (-1,), "ab"):
+        with pytest.raises(BadOption, match=r"s\['x'\] is"):
+            check.shapes("s", {"x": wrong})
 
 
 def test_functions() -> None:

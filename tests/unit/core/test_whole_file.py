@@ -2,12 +2,14 @@
 
 import os
 import stat
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tilewright.core.errors import CacheError
-from tilewright.core.whole_file import whole_file
+from tilewright.core.errors import BadOption, CacheError
+from tilewright.core.whole_file import check_folder, check_output, whole_file, whole_files
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
@@ -92,3 +94,11 @@ def test_the_longest_names_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("a" * 255)
     _write(path)
     assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("path", [None, 5, b"file", "", "a\0"])
+def test_what_is_no_path(path: Any) -> None:
+    for begin in (whole_file, whole_files, check_output, check_folder):
+        with pytest.raises(BadOption, match=r"(path|folder) is"), ExitStack() as stack:
+            opened = begin(path)
+            stack.enter_context(opened)  # type: ignore[arg-type]

@@ -97,9 +97,8 @@ def settled_sizes(
     """A size for every symbolic dim of the inputs, and the names of those that nobody gave.
 
     Raises:
-        BadOption: a size is of no dim, or is none.
+        BadOption: a size is of no dim.
     """
-    sizes = check.sizes("sizes", sizes)
     needed = unknown_sizes(subject.program, {})
     unknown = sorted(set(sizes) - set(needed))
     if unknown:
