@@ -27,7 +27,8 @@ from tilewright.runtime.backends import open_executor
 from tilewright.runtime.cpu.allocator import refused
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor, Run
-from tilewright.runtime.feeds import Range, by_name, check_feeds
+from tilewright.runtime.feeds import Range, by_name
+from tilewright.runtime.known_feeds import KnownFeeds
 from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment import segment_symbols
@@ -63,6 +64,7 @@ class Engine:
         self._ranges: dict[str, Range] = {
             name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
         }
+        self._feeds = KnownFeeds(parts.program.inputs, self._ranges)
         self._submitter: ThreadPoolExecutor | None = None
         self._submitter_process = 0
         self._lock = Lock()
@@ -174,7 +176,7 @@ class Engine:
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """The outputs, and the sizes of symbolic dims."""
         program = self._parts.program
-        values, symbols = check_feeds(given, program.inputs, self._ranges)
+        values, symbols = self._feeds.check(given)
         run = Run(values, symbols)
         executor.execute(program, run)
         results: dict[str, Any] = {}

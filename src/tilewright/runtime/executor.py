@@ -24,7 +24,7 @@ from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import shape_of
-from tilewright.runtime.cpu.allocator import empty_at, refused
+from tilewright.runtime.cpu.allocator import address_of, empty_at, refused
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
     Bind,
@@ -293,4 +293,4 @@ def _bind_symbols(step: Bind) -> tuple[str, ...]:
 def _address(run: Run, name: str, array: Array) -> int:
     """Where an array lies; NumPy is slow to tell, so what a segment made is remembered."""
     known = run.addresses.get(name)
-    return known[1] if known is not None and known[0] is array else array.ctypes.data
+    return known[1] if known is not None and known[0] is array else address_of(array)

@@ -8,6 +8,7 @@ Not here: which tensor lives where (the memory plan).
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
         block = np.empty(num_bytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:  # ValueError: beyond the address space
         raise _too_much(num_bytes, purpose, "the system refuses it") from error
-    address = block.ctypes.data
+    address = address_of(block)
     start = -address % alignment
     return block[start : start + num_bytes], address + start
 
@@ -64,6 +65,14 @@ def check_fits(num_bytes: int, purpose: str) -> None:
     limit = memory_limit_bytes()
     if num_bytes > limit:
         raise _too_much(num_bytes, purpose, f"this machine has {_readable(limit)}")
+
+
+def address_of(array: Any) -> int:
+    """Where the first element of a NumPy array lies; Python's buffers tell it sooner than NumPy."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError, BufferError):  # read-only, empty, of a type that it lacks
+        return int(array.ctypes.data)
 
 
 def empty(
