@@ -69,8 +69,9 @@ class KernelReport:
         calls: in one run.
         time_us: measured; ``share`` of the run.
         floor_us: the least time, set by ``limit``; ``limits_us`` has every resource's.
-        headroom_us: time that a perfect kernel would save.
+        headroom_us: time that a perfect kernel would save in a run that nothing disturbs.
         advice: the next step, as a sentence.
+        best_us: the least time in any run, with which the floor is compared.
     """
 
     index: int
@@ -99,13 +100,14 @@ class KernelReport:
     limits_us: Mapping[str, float]
     headroom_us: float | None
     advice: str = ""
+    best_us: float | None = None
 
     @property
     def roof_fraction(self) -> float | None:
         """How close it is to its roof; 1 is on it."""
-        if not self.time_us or self.floor_us is None:
+        if not self.best_us or self.floor_us is None:
             return None
-        return self.floor_us / self.time_us
+        return self.floor_us / self.best_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

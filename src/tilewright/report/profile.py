@@ -33,6 +33,7 @@ class StepTime:
         name: for people.
         sources: graph nodes computed.
         microseconds: time of a run spent here.
+        best_us: the least time that it took in any run, which other programs disturb least.
         share: of the run, which is the sum of all parts.
         calls: how often it was called in a run.
         iterations: parallel iterations of all stages in one call; 0 for a host step.
@@ -43,6 +44,7 @@ class StepTime:
     name: str
     sources: tuple[str, ...]
     microseconds: float
+    best_us: float
     share: float
     calls: int
     iterations: int

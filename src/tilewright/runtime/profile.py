@@ -299,6 +299,7 @@ class _Summary:
                 name=call.name,
                 sources=call.sources,
                 microseconds=_mean_us([led.kernels.get(number, 0) for led in self._chosen]),
+                best_us=self._best_us("kernel", number),
                 share=0.0,
                 calls=self._chosen[0].calls.get(("kernel", number), 0),
                 iterations=_iterations(call, self._sizes),
@@ -314,6 +315,7 @@ class _Summary:
                 name=step_name(step),
                 sources=step_sources(step),
                 microseconds=_mean_us([led.host.get(number, 0) for led in self._chosen]),
+                best_us=self._best_us("host", number),
                 share=0.0,
                 calls=self._chosen[0].calls.get(("host", number), 0),
                 iterations=0,
@@ -321,6 +323,13 @@ class _Summary:
             for number, step in enumerate(all_steps(self._program))
             if not isinstance(step, Segment)
         ]
+
+    def _best_us(self, kind: str, number: int) -> float:
+        """The least time of a part, in runs that called it as often as the chosen ones."""
+        calls = self._chosen[0].calls.get((kind, number), 0)
+        alike = [led for led in self._all if led.calls.get((kind, number), 0) == calls]
+        times = [(led.kernels if kind == "kernel" else led.host).get(number, 0) for led in alike]
+        return min(times) / 1e3
 
 
 def _iterations(call: KernelCall, sizes: Mapping[str, int]) -> int:

@@ -5,7 +5,7 @@ function kernelText(k) {
     `${byteText(k.num_bytes)}, ${flopText(k.flops)}` + (k.intensity ? `, ${Number(k.intensity.toPrecision(3))} FLOP a byte` : ""),
     `${k.dtype}${k.tactic ? `, ${k.tactic}` : ""}`,
   ];
-  if (k.time_us !== null) lines.push(`time ${usText(k.time_us)}` + (k.calls > 1 ? ` in ${k.calls} calls` : ""));
+  if (k.time_us !== null) lines.push(`time ${usText(k.time_us)}` + (k.calls > 1 ? ` in ${k.calls} calls` : "") + `, at best ${usText(k.best_us)}`);
   if (k.floor_us !== null) lines.push(`limit ${k.limit}: at least ${usText(k.floor_us)}`);
   if (k.headroom_us !== null) lines.push(`headroom ${usText(k.headroom_us)}, at ${percent(k.roof_fraction)} of the roof`);
   return lines.join("\n");
@@ -13,7 +13,7 @@ function kernelText(k) {
 
 // Where a kernel stands: operations a second, or bytes a second for those that only move data.
 function placed(k) {
-  const us = k.time_us ?? k.floor_us;
+  const us = k.best_us ?? k.floor_us;
   if (!us || !k.num_bytes) return null;
   const total = k.flops * k.calls;
   const rate = (total || k.num_bytes * k.calls) / us / 1e3; // G a second

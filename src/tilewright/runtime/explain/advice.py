@@ -81,7 +81,7 @@ def _finding(kernel: KernelReport, costly: Intermediate | None) -> _Finding | No
             kernel=kernel, cause=_cause(kernel), remedy=remedy, kind=remedy, saves_us=saves
         )
     price = (costly.price_us or 0.0) if costly is not None else 0.0
-    most = kernel.floor_us if kernel.time_us is None else kernel.time_us
+    most = kernel.floor_us if kernel.best_us is None else kernel.best_us
     if costly is not None and price >= _WORTH_US:
         return _Finding(
             kernel=kernel,
@@ -111,7 +111,7 @@ def _step(group: Sequence[_Finding]) -> NextStep:
     name = f"Kernel #{first.kernel.index} ({_label(first.kernel)}) is"
     if len(group) > 1:
         name = f"{len(group)} kernels like #{first.kernel.index} ({_label(first.kernel)}) are"
-    times = [found.kernel.time_us for found in group if found.kernel.time_us is not None]
+    times = [found.kernel.best_us for found in group if found.kernel.best_us is not None]
     of_time = f" of {us_text(sum(times))}" if times else ""
     end = f"{first.remedy} would save up to {us_text(saves)}{of_time}."
     if not first.remedy:
@@ -147,10 +147,13 @@ def _remedy(kernel: KernelReport) -> str:
         reasons = [f"{tactic}: {why}" for tactic, why in kernel.refused if why]
         because = f" (refused: {'; '.join(reasons[-2:])})" if reasons else ""
         return f"a vector tactic{because}"
-    if kernel.time_us is not None and kernel.time_us / max(1, kernel.calls) < _SMALL_US:
+    if kernel.best_us is not None and kernel.best_us / max(1, kernel.calls) < _SMALL_US:
         return "fusing it into a neighbour, so that it need not be started,"
     if kernel.limit.endswith("peak"):
-        return f"a better schedule of {kernel.tactic.split(' + ')[0] or 'it'} for these sizes"
+        better = f"a better schedule of {kernel.tactic.split(' + ')[0] or 'it'} for these sizes"
+        return better + (
+            " than tuning found" if kernel.alternatives else " (`--time-budget` tunes)"
+        )
     return f"moving its {_amount(kernel.num_bytes)} once, in whole vectors,"
 
 

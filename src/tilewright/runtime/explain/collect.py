@@ -122,11 +122,11 @@ def _beaten(kernels: Sequence[KernelReport]) -> dict[str, tuple[float, int]]:
     """By limit: how many times its roof a kernel reached, and which kernel reached most."""
     result: dict[str, tuple[float, int]] = {}
     for kernel in kernels:
-        if not kernel.time_us:
+        if not kernel.best_us:
             continue
         for limit, floor_us in kernel.limits_us.items():
-            factor = floor_us / kernel.time_us
-            is_clear = floor_us > kernel.time_us + _CLOCK_US * kernel.calls
+            factor = floor_us / kernel.best_us
+            is_clear = floor_us > kernel.best_us + _CLOCK_US * kernel.calls
             if is_clear and factor > result.get(limit, (1.0, 0))[0]:
                 result[limit] = (factor, kernel.index)
     return result
@@ -149,10 +149,10 @@ def _raised_text(
 
 def _capped(kernel: KernelReport) -> KernelReport:
     """A floor is never above a measurement; what is left here is within the clock's accuracy."""
-    if not kernel.time_us or kernel.floor_us is None or kernel.floor_us <= kernel.time_us:
+    if not kernel.best_us or kernel.floor_us is None or kernel.floor_us <= kernel.best_us:
         return kernel
-    limits = {name: min(us, kernel.time_us) for name, us in kernel.limits_us.items()}
-    return replace(kernel, floor_us=kernel.time_us, limits_us=limits, headroom_us=0.0)
+    limits = {name: min(us, kernel.best_us) for name, us in kernel.limits_us.items()}
+    return replace(kernel, floor_us=kernel.best_us, limits_us=limits, headroom_us=0.0)
 
 
 def _flows(subject: Subject) -> list[Flow]:

@@ -75,6 +75,7 @@ class Kernels:
         if self._floors is not None and traffic is not None and flops is not None:
             bound = self._floors.bound(flops, call.dtype, traffic)
         time_us = None if step is None else step.microseconds
+        best_us = None if step is None else step.best_us
         floor_us = None if bound is None else bound.time_s * repeats * 1e6
         nodes = [p for name in call.sources for p in self._nodes.get(name, ())]
         nodes = list(dict.fromkeys(nodes))
@@ -109,8 +110,9 @@ class Kernels:
             if bound is None
             else {name: value * repeats * 1e6 for name, value in bound.times_s.items()},
             headroom_us=None
-            if time_us is None or floor_us is None
-            else max(0.0, time_us - floor_us),
+            if best_us is None or floor_us is None
+            else max(0.0, best_us - floor_us),
+            best_us=best_us,
         )
 
     def _decisions(self, item: CallTraffic) -> list[Decision]:

@@ -41,6 +41,7 @@ def kernel(index: int = 0, **changes: Any) -> KernelReport:
         "headroom_us": 50.0,
         **changes,
     }
+    given.setdefault("best_us", given["time_us"])
     return KernelReport(**given)
 
 
@@ -54,8 +55,19 @@ def test_a_kernel_below_its_peak_wants_a_better_schedule() -> None:
     text = only(kernel())
     assert text == (
         "Kernel #0 (node0) is bound by float32 arithmetic (50% reached); a better schedule of "
-        "contraction for these sizes would save up to 0.050 ms of 0.100 ms."
+        "contraction for these sizes (`--time-budget` tunes) would save up to 0.050 ms of 0.100 ms."
     )
+
+
+def test_what_tuning_did_not_find_is_not_to_be_tuned_again() -> None:
+    text = only(kernel(alternatives=(("contraction(lanes=16)", 100.0),)))
+    assert "a better schedule of contraction for these sizes than tuning found would save" in text
+
+
+def test_a_disturbed_run_is_no_reason_to_save() -> None:
+    disturbed = kernel(time_us=1000.0, best_us=60.0, headroom_us=10.0)
+    assert disturbed.roof_fraction == pytest.approx(50 / 60)
+    assert "0.940 ms" not in advise([disturbed], (), (), None)[1][0].advice
 
 
 def test_a_kernel_below_its_bandwidth_wants_to_move_its_bytes_once() -> None:

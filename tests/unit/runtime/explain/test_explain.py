@@ -62,8 +62,9 @@ def test_every_kernel_has_bytes_work_time_limit_and_tactic(
         assert kernel.bytes_formula == str(call.bytes)
         assert kernel.time_us
         assert kernel.floor_us
-        assert kernel.floor_us <= kernel.time_us
-        assert kernel.headroom_us == pytest.approx(kernel.time_us - kernel.floor_us)
+        assert kernel.best_us
+        assert kernel.floor_us <= kernel.best_us <= kernel.time_us
+        assert kernel.headroom_us == pytest.approx(kernel.best_us - kernel.floor_us)
         assert kernel.limit in kernel.limits_us
         assert kernel.floor_us == pytest.approx(max(kernel.limits_us.values()))
         assert kernel.tactic
