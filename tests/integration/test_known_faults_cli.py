@@ -317,6 +317,41 @@ def test_what_the_system_refuses_is_a_message(folder: Path) -> None:
         assert "remedy: " in result.stderr
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("verb", ["run", "verify", "profile", "explain"])
+def test_inputs_are_read_before_a_model_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def refuse(*_args: Any, **_options: Any) -> None:
+        raise AssertionError("nothing is to be compiled")
+
+    monkeypatch.setattr("tilewright.compile", refuse, raising=False)
+    result = _run(verb, "model.onnx", "--npz", "none.npz")
+    assert (result.exit_code, result.stdout) == (1, ""), result.exception
+    assert "none.npz: no such file" in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("size", [10**11, 10**20])
+def test_sizes_beyond_any_memory_are_explained(size: int) -> None:
+    result = _run("run", "net.tw", "--random", "--dim", f"batch={size}", "--dim", "height=8")
+    assert (result.exit_code, result.stdout) == (1, ""), result.exception
+    assert "error: " in result.stderr
+    assert "remedy: " in result.stderr
+
+
+def test_a_demo_folder_that_is_a_file_is_told_before_the_work(folder: Path) -> None:
+    pytest.importorskip("PIL")
+    from PIL import Image
+
+    Image.new("L", (300, 200), 255).save(folder / "page.png")
+    result = _run("demo", "page.png", "--folder", "in.npz", "--with", "tilewright")
+    if "not installed" in result.stderr:
+        pytest.skip("the demo's networks are not installed")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "in.npz: is no folder" in result.stderr
+
+
 # --- the cache ------------------------------------------------------------------------------------
 
 

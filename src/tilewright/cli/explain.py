@@ -19,10 +19,12 @@ from tilewright.cli.options import (
     parse_files,
     parse_sizes,
 )
-from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.cli.run import gather_feeds, open_engine, read_inputs
 from tilewright.core.whole_file import check_output
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from tilewright import Engine
     from tilewright.report.explanation import Explanation
 
@@ -63,16 +65,17 @@ def explain_model(
     if diff is not None and not is_engine:
         raise typer.BadParameter("--diff compares two engine files")
 
+    given = read_inputs(files, npz)
     if not is_engine:
-        explanation = _estimated(model, files, npz, sizes, board, threads, probe=not no_probe)
+        explanation = _estimated(model, given, sizes, board, threads, probe=not no_probe)
         _print(explanation, html, as_json=as_json)
         if not as_json:
             console.log(f"estimated; for times: tilewright explain {model} --build")
         return
     engines = [_open(path, threads) for path in (model, diff) if path is not None]
     feeds: dict[str, Any] = {}
-    if files or npz is not None:
-        feeds = gather_feeds(engines[0], files, npz, random=True, sizes=sizes)
+    if given:
+        feeds = gather_feeds(engines[0], given, random=True, sizes=sizes)
     if diff is not None:
         _check_alike(*engines, has_inputs=bool(feeds or sizes))
 
@@ -104,8 +107,7 @@ def explain_model(
 
 def _estimated(
     model: Path,
-    files: Mapping[str, Path],
-    npz: Path | None,
+    given: "Mapping[str, npt.NDArray[Any]]",
     sizes: Mapping[str, int],
     board: str | None,
     threads: int | None,
@@ -114,12 +116,9 @@ def _estimated(
 ) -> "Explanation":
     """An estimate with the sizes of the inputs that were given."""
     from tilewright.compiler.estimate import estimate
-    from tilewright.compiler.feeds import load_npy, load_npz
     from tilewright.compiler.roofs import ensure_roofs
 
-    feeds = load_npz(npz) if npz is not None else {}
-    feeds.update((name, load_npy(file)) for name, file in files.items())
-    shapes = {name: array.shape for name, array in feeds.items()}
+    shapes = {name: array.shape for name, array in given.items()}
 
     def estimated() -> "Explanation":
         return estimate(model, sizes=sizes, board=board, threads=threads, shapes=shapes)

@@ -7,7 +7,7 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import Dims, Inputs, Json, Npz, Runs, Threads, parse_files, parse_sizes
-from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.cli.run import gather_feeds, open_engine, read_inputs
 from tilewright.core.whole_file import check_output
 
 
@@ -31,8 +31,9 @@ def profile_model(
     if trace is not None:
         check_output(trace, (model, npz, *files.values()))
 
+    given = read_inputs(files, npz)
     engine = open_engine(model, threads)
-    feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
+    feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed)
     console.log(f"timing runs of {model}")
     profile = engine.profile(feeds, runs=runs)
     if trace is not None:

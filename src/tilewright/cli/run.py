@@ -50,8 +50,9 @@ def run_model(
     if output is not None:
         check_output(output, (model, npz, *files.values()))
 
+    given = read_inputs(files, npz)
     engine = open_engine(model, threads, quiet=quiet)
-    feeds = gather_feeds(engine, files, npz, random=random, sizes=sizes, seed=seed)
+    feeds = gather_feeds(engine, given, random=random, sizes=sizes, seed=seed)
     outputs = engine.run(feeds)
     if output is not None:
         _write(output, outputs)
@@ -96,31 +97,41 @@ def open_engine(
     return engine
 
 
+def read_inputs(files: Mapping[str, Path], npz: Path | None) -> "dict[str, npt.NDArray[Any]]":
+    """Reads the inputs that were given as files; done before a model is compiled for them.
+
+    Raises:
+        UserError: a file is missing or holds something else.
+    """
+    from tilewright.compiler.feeds import load_npy, load_npz
+
+    given = load_npz(npz) if npz is not None else {}
+    given.update((name, load_npy(file)) for name, file in files.items())
+    return given
+
+
 def gather_feeds(
     engine: "Engine",
-    files: Mapping[str, Path],
-    npz: Path | None,
+    given: "Mapping[str, npt.NDArray[Any]]",
     *,
     random: bool,
     sizes: Mapping[str, int],
     seed: int = 0,
 ) -> "dict[str, npt.NDArray[Any]]":
-    """Reads the inputs from files, and makes random ones of the rest if asked to.
+    """Fits what ``read_inputs`` gave to an engine, and makes random inputs of the rest if asked to.
 
     What is still missing or does not fit, the engine reports.
 
     Raises:
         BadOption: a size is for a dim that no input has.
     """
-    from tilewright.compiler.feeds import InputSpec, from_files, load_npy, load_npz, random_feeds
+    from tilewright.compiler.feeds import InputSpec, from_files, random_feeds
 
     dims = {name for spec in engine.inputs for dim in spec.shape or () for name in dim.symbols}
     if unknown := sorted(set(sizes) - dims):
         remedy = f"the dims are {sorted(dims)}" if dims else "all sizes are fixed: leave out --dim"
         raise BadOption(f"no input has a dim {unknown}", remedy=remedy)
-    feeds = load_npz(npz) if npz is not None else {}
-    feeds.update((name, load_npy(file)) for name, file in files.items())
-    feeds, notes = from_files(feeds, engine.inputs)
+    feeds, notes = from_files(dict(given), engine.inputs)
     for note in notes:
         console.log(note)
     if random:

@@ -18,7 +18,7 @@ from tilewright.cli.options import (
     parse_sizes,
     warn_of_threads,
 )
-from tilewright.cli.run import gather_feeds, open_engine
+from tilewright.cli.run import gather_feeds, open_engine, read_inputs
 from tilewright.core.whole_file import check_folder, refuse_inputs
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ def verify_model(
         check_folder(reproducer)
         for name in (MODEL_FILE, INPUTS_FILE):
             refuse_inputs(reproducer / name, (model, engine_file, npz, *files.values()))
+    given = read_inputs(files, npz)
     engine = open_engine(engine_file or model, threads, verify=False, quiet=quiet)
     feeds = None  # likely sizes are tried
-    if files or npz is not None or sizes:
-        feeds = gather_feeds(engine, files, npz, random=True, sizes=sizes, seed=seed)
+    if given or sizes:
+        feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed)
     found = verify(model, engine, feeds, seed=seed)
     small = reproduce(model, found, reproducer, engine) if reproducer is not None else None
     if as_json:

@@ -5,6 +5,7 @@ Guarantees: the same specs, sizes and seed give the same arrays.
 Not here: whether the arrays fit a model, which the engine checks itself.
 """
 
+import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core import dtypes
-from tilewright.core.errors import BadOption, UserError
+from tilewright.core.errors import BadOption, OutOfMemory, UserError
 from tilewright.runtime.program import TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+_MAX_ELEMENTS = 2**48
 MAX_RANDOM_INTEGER = 2  # exclusive: 0 and 1 are valid as ids, masks and flags alike
 
 
@@ -145,6 +147,7 @@ def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int
 
     Raises:
         BadOption: a symbolic dim has no size, or a size is for a dim that no input has.
+        OutOfMemory: an array would be larger than any memory.
     """
     dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
     if missing := sorted(dims - set(sizes)):
@@ -157,6 +160,9 @@ def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int
     for spec in specs:
         shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
         dtype = dtypes.BY_NAME[spec.dtype]
+        if math.prod(shape) > _MAX_ELEMENTS:
+            message = f"input {spec.name} would have the shape {shape}"
+            raise OutOfMemory(message, remedy="give smaller sizes in --dim")
         if dtype.kind in (dtypes.Kind.STRING, dtypes.Kind.COMPLEX):
             message = f"input {spec.name} is {dtype}, which cannot be random"
             raise BadOption(message, remedy="give it in a file")
