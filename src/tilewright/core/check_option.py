@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tilewright.core.errors import BadOption, UserError
 
 MAX_SIZE = 2**63 - 1
@@ -64,7 +62,11 @@ def thread_count(value: Any) -> int:
 
 def flag(option: str, value: Any) -> bool:
     """True or False; text and numbers are neither."""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
+        return value
+    import numpy as np  # late, as the command's help needs the other checks only
+
+    if isinstance(value, np.bool_):
         return bool(value)
     raise BadOption(f"{option} is {shown(value)}", remedy="use True or False")
 

@@ -67,7 +67,9 @@ class Modules:
             self._modules[kernel] = module
         status, function = driver.cuModuleGetFunction(module, symbol.encode())
         if int(status):
-            raise CorruptEngine(f"kernel {kernel} has no function {symbol}")
+            raise CorruptEngine(
+                f"kernel {kernel} has no function {symbol}", remedy="build the engine again"
+            )
         if shared_bytes > _DEFAULT_SHARED:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(
