@@ -77,7 +77,7 @@ def test_a_page_is_written_whole(folder: Path) -> None:
 
 def test_a_model_is_estimated_unless_it_shall_be_built() -> None:
     result = good("explain", "net.onnx", "--dim", "batch=8")
-    assert "Floor on other devices:" in result.stdout
+    assert "Floor on other devices" in result.stdout
     assert "--build" in result.stderr
     found = document(good("explain", "net.onnx", "--on", "L40S", "--json"))
     assert (found["is_built"], found["roofs"]["device"]) == (False, "L40S")

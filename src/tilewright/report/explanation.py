@@ -253,6 +253,12 @@ class Explanation:
         return {name: self.sizes[name] for name in self.dims if name in self.sizes}
 
     @property
+    def best_us(self) -> float | None:
+        """All kernels at their best, each in its least disturbed run; None if one was not timed."""
+        times = [kernel.best_us for kernel in self.kernels if kernel.best_us is not None]
+        return sum(times) if times and len(times) == len(self.kernels) else None
+
+    @property
     def roof_fraction(self) -> float | None:
         """How close a whole run is to the sum of the floors."""
         if self.floor_us is None or not self.end_to_end_us:
@@ -286,4 +292,5 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
     body = asdict(explanation)
     for kernel, record in zip(body["kernels"], explanation.kernels, strict=True):
         kernel["roof_fraction"] = record.roof_fraction
-    return {"schema": SCHEMA, **body, "roof_fraction": explanation.roof_fraction}
+    derived = {"roof_fraction": explanation.roof_fraction, "best_us": explanation.best_us}
+    return {"schema": SCHEMA, **body, **derived}

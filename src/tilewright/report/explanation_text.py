@@ -55,6 +55,8 @@ def _head(e: Explanation) -> list[str]:
         )
     if e.disturbance:
         lines.append(f"      {e.disturbance}")
+        if e.best_us is not None:
+            lines.append(f"      each kernel in its least disturbed run: {us_text(e.best_us)}")
     if e.floor_us is not None:
         fraction = f", {e.roof_fraction:.0%} of the roof" if e.roof_fraction is not None else ""
         lines.append(f"floor: {us_text(e.floor_us)}{fraction}")
@@ -154,7 +156,7 @@ def _notes(e: Explanation) -> list[str]:
     said = f"{e.disturbance};" if e.disturbance else None
     lines += [f"note: {text}" for text in e.warnings if said is None or not text.startswith(said)]
     if e.devices:
-        lines.append("Floor on other devices:")
+        lines.append("Floor on other devices, without the starts of kernels:")
         lines += [
             f"  {us_text(d.floor_us):>12}  {d.device} ({d.limit})"
             for d in sorted(e.devices, key=lambda d: d.floor_us)[:_MOST_DEVICES]

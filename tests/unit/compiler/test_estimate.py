@@ -32,6 +32,13 @@ def test_work_is_that_of_the_engine() -> None:
     assert [p.node for p in found.placements] == [p.node for p in engine.placements]
 
 
+def test_a_gpu_has_to_start_the_kernels_too() -> None:
+    (said,) = [text for text in estimate(network(), board="L40S").warnings if "starting" in text]
+    count = len(estimate(network()).kernels)
+    assert f"{count} kernels would add about {count * 0.9 / 1e3:.3f} ms" in said
+    assert not any("starting" in text for text in estimate(network()).warnings)
+
+
 def test_nothing_is_built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("something was compiled")

@@ -159,3 +159,7 @@ BOARDS: tuple[Board, ...] = (
     _board("RTX 5060 Ti", "sm_120", 36, 2572, 16, 448, None, _RTX50, _GEFORCE),
     _board("RTX 5060", "sm_120", 30, 2497, 8, 448, None, _RTX50, _GEFORCE),
 )
+
+# What one more kernel adds to a CUDA graph: a dependent one of one block, measured on an H200 with
+# CUDA 13 and cuda-core; an empty one took 0.49 us, one of 132 blocks 1.08 us.
+GRAPH_KERNEL_US = 0.90

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilewright.core.plural import plural
 from tilewright.core.record import Decision
 from tilewright.core.shape import Dim
+from tilewright.hw.tables.boards import GRAPH_KERNEL_US
 from tilewright.report.explanation import (
     DeviceEstimate,
     Explanation,
@@ -22,6 +24,7 @@ from tilewright.report.explanation import (
     KernelReport,
 )
 from tilewright.report.profile import Profile
+from tilewright.report.units import us_text
 from tilewright.runtime.explain.advice import advise
 from tilewright.runtime.explain.floors import PEAK, Floors
 from tilewright.runtime.explain.kernels import Kernels, Subject
@@ -101,7 +104,7 @@ def explain(
         next_steps=tuple(steps),
         devices=tuple(devices),
         decisions=tuple(subject.decisions),
-        warnings=(*warnings, *beaten, *_warnings(floors, profile)),
+        warnings=(*warnings, *beaten, *_warnings(floors, profile, len(kernels))),
     )
 
 
@@ -282,12 +285,17 @@ def _approximated(subject: Subject) -> list[str]:
     return result
 
 
-def _warnings(floors: Floors | None, profile: Profile | None) -> list[str]:
+def _warnings(floors: Floors | None, profile: Profile | None, num_kernels: int) -> list[str]:
     result = []
     if floors is None:
         result.append("no roofs are known of this device: run `tilewright device --probe` once")
     elif floors.note:
         result.append(floors.note)
+    if floors is not None and floors.roofs.threads is None and num_kernels:
+        starts = f"{plural(num_kernels, 'kernel')} would add about"
+        starts += f" {us_text(num_kernels * GRAPH_KERNEL_US)}"
+        each = f"{GRAPH_KERNEL_US:.2f} us each in a CUDA graph, as measured on an H200"
+        result.append(f"the floor has no time for starting kernels: {starts} ({each})")
     if profile is not None and profile.disturbance:
         result.append(f"{profile.disturbance}; kernels may be faster than they look")
     return result

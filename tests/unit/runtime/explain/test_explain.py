@@ -70,6 +70,8 @@ def test_every_kernel_has_bytes_work_time_limit_and_tactic(
         assert kernel.tactic
         assert kernel.schedule
     assert explained.floor_us == pytest.approx(sum(k.floor_us or 0 for k in explained.kernels))
+    assert explained.best_us == pytest.approx(sum(k.best_us or 0 for k in explained.kernels))
+    assert explained.json()["best_us"] == explained.best_us
     assert explained.end_to_end_us
     assert dict(explained.sizes) == sizes
     assert explained.assumed == ()
