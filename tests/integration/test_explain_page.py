@@ -203,7 +203,13 @@ def test_the_report_of_a_real_network(assets: Path, tmp_path: Path, window: Brow
     if not path.is_file():
         pytest.skip(f"no {path.name} among the assets")
     engine = tw.compile(path, threads=1, verify=False)
-    engine.explain(runs=3).html(tmp_path / "report.html")
-    window.open(tmp_path / "report.html")
+    report = tmp_path / "report.html"
+    engine.explain(runs=3).html(report)
+    window.requests()
+    test_the_plot_is_drawn_without_a_word_on_the_console(report, window)
     assert window.run("return document.querySelectorAll('#roofline circle').length") > 40
+    test_hovering_a_kernel_tells_all_about_it(report, window)
+    test_the_table_sorts_both_ways(report, window)
+    test_it_fits_the_window(report, window)
+    assert set(window.requests()) == {report.resolve().as_uri()}
     assert window.console() == []
