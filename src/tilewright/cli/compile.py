@@ -51,6 +51,10 @@ def compile_model(
     verify_passes: Annotated[
         bool, typer.Option("--verify-passes", help="Check the graph after every pass.")
     ] = False,
+    reproducer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the part that a wrong pass changes here."),
+    ] = None,
     dump_graph: Annotated[
         Path | None, typer.Option(metavar="OUT.onnx", help="Write the graph after the passes.")
     ] = None,
@@ -107,6 +111,7 @@ def compile_model(
                 require=parse_list(require or ""),
                 disable=parse_list(disable or ""),
                 verify_passes=verify_passes,
+                reproducer=reproducer,
                 dump_graph=dump_graph,
                 dump_kernels=dump_kernels,
                 verify=not no_verify,

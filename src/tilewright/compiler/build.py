@@ -51,6 +51,7 @@ def compile(
     verify: bool = True,
     verify_passes: bool = False,
     verify_feeds: Mapping[str, Any] | None = None,
+    reproducer: str | Path | None = None,
     dump_graph: str | Path | None = None,
     dump_kernels: str | Path | None = None,
     cache: str | Path | None = USER_CACHE,
@@ -80,7 +81,8 @@ def compile(
             one text with commas between them.
         verify: compare the engine with the float64 reference before returning it.
         verify_passes: compare the graph after every pass with the graph before it.
-        verify_feeds: inputs for the comparison; by default random ones.
+        verify_feeds: inputs for these comparisons; by default random ones.
+        reproducer: folder for the smallest part that a wrong pass changes (``verify_passes``).
         dump_graph: write the graph after the passes as ONNX.
         dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
         cache: folder of compiled kernels, by default the user's; ``None`` keeps nothing. One that
@@ -108,6 +110,7 @@ def compile(
         verify=verify,
         verify_passes=verify_passes,
         verify_feeds=verify_feeds,
+        reproducer=reproducer,
         dump_graph=dump_graph,
         dump_kernels=dump_kernels,
         cache=cache,
@@ -123,6 +126,7 @@ def compile(
         progress=wishes.progress,
         tuning=wishes.tuning,
         feeds=wishes.verify_feeds,
+        reproducer=wishes.reproducer,
     )
     with build.stage("import"):
         imported = Model.load(
@@ -167,8 +171,9 @@ def _check_dumps(model: Any, wishes: Wishes) -> None:
     if wishes.dump_graph is not None:
         inputs = [model] if isinstance(model, str | os.PathLike) else []
         check_output(wishes.dump_graph, inputs)
-    if wishes.dump_kernels is not None:
-        check_folder(wishes.dump_kernels)
+    for folder in (wishes.dump_kernels, wishes.reproducer):
+        if folder is not None:
+            check_folder(folder)
 
 
 def _parts(model: Model, build: Build, verify_passes: bool) -> EngineParts:

@@ -269,6 +269,7 @@ class Wishes:
         verify: compare the engine with the reference.
         verify_passes: compare the graph after every pass with the graph before it.
         verify_feeds: inputs by name for the comparison; None for random ones.
+        reproducer: folder for the smallest part that a wrong pass changes.
         dump_graph: file for the graph after the passes.
         dump_kernels: folder for the text of each kernel.
         cache: folder of compiled kernels, ``USER_CACHE`` for the user's, None for none.
@@ -279,6 +280,7 @@ class Wishes:
     verify: bool
     verify_passes: bool
     verify_feeds: Mapping[str, Any] | None
+    reproducer: Path | None
     dump_graph: Path | None
     dump_kernels: Path | None
     cache: Path | str | None
@@ -291,6 +293,7 @@ def make_wishes(
     verify: Any,
     verify_passes: Any,
     verify_feeds: Any,
+    reproducer: Any = None,
     dump_graph: Any,
     dump_kernels: Any,
     cache: Any,
@@ -305,18 +308,25 @@ def make_wishes(
         BadOption: a value is of a wrong type, or inputs are given for no comparison.
     """
     checked = check.flag("verify", verify)
+    passes = check.flag("verify_passes", verify_passes)
     tuning = make_tuning(tune=tune, time_budget=time_budget, timing_store=timing_store)
     if verify_feeds is not None:
         verify_feeds = check.by_name("verify_feeds", verify_feeds, 'verify_feeds={"x": array}')
-        if not checked and (tuning is None or not tuning.search):
+        if not (checked or passes) and (tuning is None or not tuning.search):
             raise BadOption(
                 "verify_feeds are given, but verify is off", remedy="drop one of the two options"
             )
+    if reproducer is not None and not passes:
+        raise BadOption(
+            "reproducer is given, but verify_passes is off",
+            remedy="add verify_passes; `tilewright verify --reproducer` takes finished engines",
+        )
     users_own = isinstance(cache, str) and cache == USER_CACHE
     return Wishes(
         verify=checked,
-        verify_passes=check.flag("verify_passes", verify_passes),
+        verify_passes=passes,
         verify_feeds=verify_feeds,
+        reproducer=_path("reproducer", reproducer),
         dump_graph=_path("dump_graph", dump_graph),
         dump_kernels=_path("dump_kernels", dump_kernels),
         cache=USER_CACHE if users_own else _path("cache", cache),

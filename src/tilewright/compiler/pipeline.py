@@ -51,7 +51,8 @@ class Build:
         view: the graph after the passes.
         interpreted: (node, operator, reason) of nodes without a kernel.
         tuning: how schedules are chosen; None: by formula, without a look at the clock.
-        feeds: inputs to tune with; None draws some.
+        feeds: inputs to tune and to compare passes with; None draws some.
+        reproducer: folder for the part of a model that a wrong pass changes.
         effort: rounds and timings of the search.
     """
 
@@ -65,6 +66,7 @@ class Build:
     kernels: dict[str, str] = field(default_factory=dict)
     tuning: Tuning | None = None
     feeds: Mapping[str, Any] | None = None
+    reproducer: Path | None = None
     effort: Mapping[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -116,7 +118,12 @@ def lower_model(
 ) -> tuple[Builder, DraftProgram]:
     """The stages that need no target: passes, shapes, kernels, fusion."""
     with build.stage("graph passes"):
-        run_graph_passes(model, build.log, verify=verify_passes)
+        if verify_passes:
+            run_graph_passes(
+                model, build.log, verify=True, feeds=build.feeds, folder=build.reproducer
+            )
+        else:
+            run_graph_passes(model, build.log)
         build.view = view = model.view()
     with build.stage("shapes"):
         inference = model.infer(minimum=_minimum(build.options, view), log=build.log)
@@ -136,10 +143,21 @@ def read_constants(program: Program, builder: Builder) -> dict[str, npt.NDArray[
     return {name: array for name, array in builder.constants.items() if name in read}
 
 
-def run_graph_passes(model: Model, log: DecisionLog, *, verify: bool = False) -> None:
-    """Brings an imported graph to the form that is lowered."""
+def run_graph_passes(
+    model: Model,
+    log: DecisionLog,
+    *,
+    verify: bool = False,
+    feeds: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> None:
+    """Brings an imported graph to the form that is lowered.
+
+    Args:
+        verify, feeds, folder: as for ``Model.run_passes``.
+    """
     model.expand_functions(needs_expansion, log)
-    model.run_passes(log, verify=verify)
+    model.run_passes(log, verify=verify, feeds=feeds, folder=folder)
 
 
 def needs_expansion(domain: str, op_type: str) -> bool:

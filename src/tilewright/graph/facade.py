@@ -140,13 +140,32 @@ class Model:
             )
         self.lineage.saw(self._model, "expand_functions")
 
-    def run_passes(self, log: DecisionLog, *, verify: bool = False) -> None:
-        """Runs the standard passes, each checked; with ``verify`` also by value."""
+    def run_passes(
+        self,
+        log: DecisionLog,
+        *,
+        verify: bool = False,
+        feeds: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Runs the standard passes, each checked; with ``verify`` also by value.
+
+        Args:
+            log: takes the decisions.
+            verify: whether values are compared.
+            feeds: inputs for that; None draws some.
+            folder: where the smallest part that a pass changes is written.
+
+        Raises:
+            VerificationFailed: a pass changed a value.
+        """
         with _file_named(self.name):
             run_passes(
                 self._model,
                 log,
                 verify_passes=verify,
+                feeds=None if feeds is None else dict(feeds),
+                reproducer_folder=folder,
                 on_pass=lambda name, _: self.lineage.saw(self._model, name),
             )
 

@@ -19,7 +19,7 @@ from tilewright.compiler.bisect import Fault, regions
 from tilewright.compiler.check import reproduce, verify
 from tilewright.compiler.observe import observe
 from tilewright.compiler.verify import Verification
-from tilewright.core.errors import OutOfMemory, VerificationFailed
+from tilewright.core.errors import BadOption, OutOfMemory, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph import facade
 from tilewright.graph.facade import Model
@@ -201,16 +201,40 @@ def test_a_step_too_many_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert any("Round" in label for label in fault.region.labels)
 
 
-def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def replace_tanh(context: PassContext) -> None:
-        context.each(("Tanh",), lambda ctx, found: _replaced(ctx, found))
+def _plant_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that takes each Tanh for a Sigmoid."""
 
-    def _replaced(context: PassContext, found: Any) -> str:
+    def replaced(context: PassContext, found: Any) -> str:
         context.replace(found, (), "Sigmoid", [found.inputs[0]])
         return "Sigmoid"
 
-    wrong = Pass(name="replace_tanh", run=replace_tanh)
+    wrong = Pass(name="replace_tanh", run=lambda ctx: ctx.each(("Tanh",), replaced))
     monkeypatch.setattr(facade, "run_passes", partial(run_passes, passes=(*STANDARD, wrong)))
+
+
+@pytest.mark.parametrize("feeds", [None, feeds_of()])
+def test_compile_names_a_wrong_pass_and_writes_what_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, feeds: Any
+) -> None:
+    _plant_pass(monkeypatch)
+    folder = tmp_path / "small"
+    wishes: dict[str, Any] = {"verify": False, "verify_passes": True, "verify_feeds": feeds}
+    with pytest.raises(VerificationFailed, match="the pass replace_tanh changed the value"):
+        compiled(network(), reproducer=folder, **wishes)
+    before, after = (
+        onnx.load(folder / f"replace_tanh_{when}.onnx") for when in ("before", "after")
+    )
+    assert [node.op_type for node in before.graph.node] == ["Tanh"]
+    assert [node.op_type for node in after.graph.node] == ["Sigmoid"]
+    assert (folder / "replace_tanh_feeds.npz").is_file()
+    with pytest.raises(VerificationFailed, match="reproducer="):
+        compiled(network(), **wishes)
+    with pytest.raises(BadOption, match="verify_passes is off"):
+        compiled(network(), reproducer=folder)
+
+
+def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _plant_pass(monkeypatch)
     path = saved(network(), tmp_path)
     found, fault = _verified(path)
     assert fault.cause == "graph pass"

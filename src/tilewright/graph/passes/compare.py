@@ -86,7 +86,8 @@ class Comparison:
             f"the pass {stage} changed the value {first!r}: "
             f"{difference(expected[first], found[first])}; "
             f"the smallest part that differs: {', '.join(nodes)}{where}",
-            remedy="report this as a fault of the pass; leave it out to go on",
+            remedy="report this as a fault of the pass"
+            + ("" if self.folder else "; --reproducer (reproducer=) writes the part that differs"),
         )
 
     def _write(
