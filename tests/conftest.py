@@ -6,6 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test asserts a time: machines are busy.
+settings.register_profile("tilewright", deadline=None)
+settings.load_profile("tilewright")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

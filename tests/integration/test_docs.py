@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli import app
+from tilewright.compiler.bench.peers import PEERS
 from unit.compiler.models import normal
 from unit.graph.models import model_of, node, tensor_info
 
@@ -124,6 +126,7 @@ def _check_command(words: list[str], sandbox: Path) -> None:
             # VERB stands for any; the others are tested by themselves, and take their time.
             if words[1] in ("demo", "VERB") or "--probe" in words:
                 return
+            words = ["tilewright", *map(_installed_peers, words[1:])]
             result = CliRunner().invoke(app.build_app(), [*words[1:], *quick])
             assert result.exit_code == 0, (words, result.stderr, result.exception)
         case "make":
@@ -136,6 +139,12 @@ def _check_command(words: list[str], sandbox: Path) -> None:
         case _:
             pytest.fail(f"no test for the command {' '.join(words)}")
     del sandbox
+
+
+def _installed_peers(word: str) -> str:
+    """Of the runtimes that ``bench`` is told, those that the tests install."""
+    peers = [name for name in word.split(",") if name in PEERS]
+    return ",".join(name for name in peers if find_spec(name)) or word
 
 
 def test_links_lead_somewhere() -> None:
