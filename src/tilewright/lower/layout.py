@@ -6,13 +6,14 @@ with decisions.
     rows of pixels reuse the weights, borders of zeros replace guards
 Requires: items in execution order; ``keep`` are read outside and stay as they are.
 Guarantees: values are unchanged up to the order of sums; a refusal has a reason.
-Not here: rewriting kernels (kernel.blocked), tiles (codegen).
+Not here: rewriting kernels (kernel.blocked), what borders are needed (lower.borders), tiles
+(codegen).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -20,21 +21,17 @@ import numpy.typing as npt
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.affine import affine
 from tilewright.kernel.blocked import (
     Blocker,
     Layout,
     accesses,
     axis_extents,
-    conjuncts,
     splittable,
 )
 from tilewright.kernel.ir import (
     AxisVar,
     Buffer,
     Call,
-    Cast,
-    Const,
     Expr,
     Kernel,
     Load,
@@ -44,8 +41,8 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.phases import split_phases
-from tilewright.kernel.ranges import beyond, reach
 from tilewright.kernel.verify import verify
+from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
@@ -55,7 +52,6 @@ from tilewright.runtime.program import Blocked
 # What may be disabled.
 ALGORITHMS = ("winograd", "layout", "pack")
 _CHANNELS = 1
-_MAX_BORDER = 8
 _MAX_PADDING = 1.4
 _MIN_PACKED_REDUCTION = 8
 Array = npt.NDArray[Any]
@@ -93,8 +89,18 @@ def choose_layouts(
     """
     items, added = _choose_algorithms(items, constants, log, "winograd" not in disabled)
     constants = {**constants, **added}
+    layouts: dict[str, Layout] = {}
+    if "layout" not in disabled:
+        known = constants
+
+        def is_convolution(kernel: Kernel) -> bool:
+            return _is_convolution(kernel, known)
+
+        items, copies = copy_guarded_inputs(items, is_convolution, constants, log)
+        layouts = {name: Layout(_CHANNELS, 1) for name in copies}
     segment = _collect(items, keep, constants, block)
-    layouts = {} if "layout" in disabled else _blocked_buffers(segment, log)
+    if "layout" not in disabled:
+        layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
     blocker = Blocker(layouts, segment.shapes)
     result: list[Item] = []
@@ -267,54 +273,16 @@ def _add_borders(layouts: dict[str, Layout], segment: _Segment) -> None:
     for kernel in segment.kernels:
         for stage in kernel.stages:
             extents = axis_extents(stage)
-            for load, condition in _guarded_loads(stage):
+            for load, condition in guarded_loads(stage):
                 if load.buffer in layouts:
-                    needs = _needs(load, condition, segment.shapes[load.buffer], extents)
+                    needs = border_needs(load, condition, segment.shapes[load.buffer], extents)
                     border = wanted.setdefault(load.buffer, {})
                     for position, (before, after) in needs.items():
                         old = border.get(position, (0, 0))
                         border[position] = (max(old[0], before), max(old[1], after))
     for name, border in wanted.items():
         if border:
-            layouts[name] = Layout(_CHANNELS, segment.block, border)
-
-
-def _guarded_loads(stage: Stage) -> list[tuple[Load, Call]]:
-    """Loads that a select guards with zero."""
-    found: list[tuple[Load, Call]] = []
-    for part in walk(*(store.value for store in stage.stores)):
-        if not (isinstance(part, Call) and part.op == "select"):
-            continue
-        then, otherwise = part.args[1], part.args[2]
-        while isinstance(then, Cast):
-            then = then.arg
-        zero = isinstance(otherwise, Const) and otherwise.value == 0
-        if zero and isinstance(then, Load) and isinstance(part.args[0], Call):
-            found.append((then, part.args[0]))
-    return found
-
-
-def _needs(
-    load: Load, condition: Call, shape: Sequence[Dim], extents: Mapping[str, Dim]
-) -> dict[int, tuple[int, int]]:
-    """The border that makes a guard superfluous, by dim."""
-    needs: dict[int, tuple[int, int]] = {}
-    for part in conjuncts(condition):
-        if not isinstance(part, Call) or part.op not in ("ge", "lt"):
-            continue
-        form = affine(part.args[0])
-        for position in range(_CHANNELS + 1, len(shape)):
-            if affine(load.index[position]) != form:
-                continue
-            before, after = needs.get(position, (0, 0))
-            if part.op == "ge":
-                before = max(before, reach(form, extents))
-            else:
-                after = max(after, beyond(form, shape[position], extents))
-            needs[position] = (before, after)
-    return {
-        position: ends for position, ends in needs.items() if max(ends) <= _MAX_BORDER and any(ends)
-    }
+            layouts[name] = replace(layouts[name], border=border)
 
 
 # --- further axes ---------------------------------------------------------------------------------

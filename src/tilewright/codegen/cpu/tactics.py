@@ -36,6 +36,8 @@ from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
 
 _MAX_ROWS = 14
+_ROWS_IN_FLIGHT = 4
+_SHORT_ROW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,13 @@ def row_reduction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     inner = vector if is_hoisted else None
     lanes = widest_lanes(nest, target)
     if inner is not None:
-        return Schedule(tactic="row_reduction", lanes=lanes, vector=inner.name, reduce_lanes=lanes)
+        return Schedule(
+            tactic="row_reduction",
+            lanes=lanes,
+            vector=inner.name,
+            unroll=_several_rows(nest, inner) if _are_short(nest, reduces) else {},
+            reduce_lanes=lanes,
+        )
     unroll: dict[str, int] = {}
     for axis in reversed(nest.axes):
         if len(unroll) < 2 and any(is_product(node) for node in reduces):
@@ -123,11 +131,12 @@ def elementwise(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         return Refusal("no parallel axis along contiguous memory")
     lanes = _fitting_lanes(widest_lanes(nest, target), vector.extent)
     heavy = any(True for _ in reduces_of(nest))
+    waits = heavy or any(_waits(form.stride(vector.name)) for form in nest.loads.values())
     return Schedule(
         tactic="elementwise",
         lanes=lanes,
         vector=vector.name,
-        unroll={vector.name: 1},
+        unroll={vector.name: 1, **(_several_rows(nest, vector) if waits else {})},
         chunk=1 if heavy else 64,
         reduce_lanes=widest_lanes(nest, target),
     )
@@ -214,6 +223,22 @@ def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
         if all(stride is not None and (stride == ONE or not stride.terms) for stride in strides):
             return True
     return False
+
+
+def _are_short(nest: Nest, reduces: list[Reduce]) -> bool:
+    """True for rows whose sums take as long to add up across lanes as along the row."""
+    return all(num_points(nest.reduce_axes[id(node)]) <= _SHORT_ROW for node in reduces)
+
+
+def _waits(stride: Dim | None) -> bool:
+    """True for loads of many lines of the cache, which neighbouring rows share."""
+    return stride is None or (bool(stride.terms) and stride != ONE)
+
+
+def _several_rows(nest: Nest, vector: Axis) -> dict[str, int]:
+    """Copies of the innermost other axis: while one row waits for a sum, others go on."""
+    others = [axis for axis in nest.axes if axis is not vector and not axis.ordered]
+    return {axis.name: balanced(axis.extent, _ROWS_IN_FLIGHT) for axis in others[-1:]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,3 +184,41 @@ def test_bytes_and_flags_use_no_more_lanes_than_there_are() -> None:
     x = buffer("x", N, dtype=INT8)
     kernel = pure(buffer("out", N, dtype=BOOL), (x,), lambda n: x[n].gt(0))
     assert choose(nest(kernel), WIDE)[0].lanes == 16
+
+
+# --- rows in flight -------------------------------------------------------------------------------
+
+
+def rows(kernel: Kernel) -> list[int]:
+    """Copies of the axes other than the vector's, in the last stage's schedule."""
+    schedule, _ = choose(nest(kernel, -1), WIDE)
+    return [count for name, count in schedule.unroll.items() if name != schedule.vector]
+
+
+def softmax_of(size: int) -> Kernel:
+    x = buffer("x", 64, size)
+    r = Axis("r", Dim.of(size))
+
+    def body(m: Expr, n: Expr) -> Expr:
+        top = reduce_axes("max", (r,), x[m, r.var])
+        return x[m, n] - top
+
+    return pure(buffer("out", 64, size), (x,), body)
+
+
+def test_short_rows_wait_for_their_sums_together_and_long_ones_fill_the_cache_alone() -> None:
+    assert rows(softmax_of(128)) == [4]
+    assert rows(softmax_of(4096)) == []
+
+
+def test_pools_and_loads_across_lines_take_several_rows() -> None:
+    x = buffer("x", 64, 8, 32)
+    window = Axis("r", Dim.of(8))
+    pool = pure(
+        buffer("out", 64, 32),
+        (x,),
+        lambda m, n: reduce_axes("max", (window,), x[m, window.var, n]),
+    )
+    assert rows(pool) == [4]
+    assert rows(pure(buffer("out", 8, 32, 64), (x,), lambda i, j, k: x[k, i, j])) == [4]
+    assert rows(pure(buffer("out", 64, 8, 32), (x,), lambda i, j, k: x[i, j, k] + 1.0)) == []
