@@ -1,7 +1,7 @@
 """What happens to a model that is compiled for NVIDIA GPUs, after the stages of every target.
 
 Input -> Output: a model and options -> ``EngineParts`` with cubins, PTX and their sources.
-    .. -> fusion -> precision -> CUDA C++ -> machine code for each architecture
+    .. -> fusion -> precision -> layout -> CUDA C++ -> machine code for each architecture
 Requires: no GPU, and nothing but the extra ``[cuda]``.
 Guarantees: the same model, options, version and compiler give the same parts, byte for byte.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
 from tilewright.codegen.cuda.target import cuda_target
+from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.compile_kernels import finish
 from tilewright.compiler.contracts import check_program
 from tilewright.compiler.cuda_kernels import CudaStore
@@ -28,6 +29,8 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     if build.options.precision == "fp16":
         with build.stage("precision"):
             narrow_program(draft, builder.constants, build.log)
+        with build.stage("layout"):
+            channels_last_program(draft, builder.constants, build.log)
     store = CudaStore(build.log, build.options.disable)
     with build.stage("generate code"):
         program = finish(draft, store)

@@ -9,7 +9,7 @@ and weights beyond the range of float16; arithmetic and sums stay float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,20 @@ import numpy.typing as npt
 from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
-from tilewright.kernel.ir import Buffer, Cast, Expr, Kernel, Load, Store, cast, load, walk
+from tilewright.kernel.ir import (
+    Axis,
+    Buffer,
+    Cast,
+    Expr,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    Store,
+    cast,
+    load,
+    walk,
+)
 from tilewright.kernel.ir import transform as rewrite
 from tilewright.lower.context import Item, View
 
@@ -39,6 +52,7 @@ def narrow_program(program: DraftProgram, constants: dict[str, Array], log: Deci
 
 
 def _narrow_segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
+    _narrow_inputs(step, constants)
     values = _values(step)
     weights = _weights(step, constants, log)
     for name in weights:
@@ -49,6 +63,54 @@ def _narrow_segment(step: DraftSegment, constants: dict[str, Array], log: Decisi
         subject = f"segment of {len(step.items)} kernels and views"
         chosen = f"{len(values)} values and {len(weights)} weights are float16, sums are float32"
         log.add("precision", subject, chosen)
+
+
+def _narrow_inputs(step: DraftSegment, constants: Mapping[str, Array]) -> None:
+    """Puts a copy before the kernels of what a contraction reads from outside, to be narrowed."""
+    kernels = [item for item in step.items if isinstance(item, Kernel) and not _pins(item)]
+    made = step.written()
+    outside = {
+        buffer.name: buffer
+        for kernel in kernels
+        if any(isinstance(n, Reduce) and n.combiner == "sum" for n in walk(*kernel.roots))
+        for buffer in kernel.inputs
+        if buffer.name not in constants and buffer.name not in made
+        if buffer.dtype is FLOAT32 and len(buffer.shape) > 1
+    }
+    copies = {name: replace(own, name=f"{name}$copy") for name, own in outside.items()}
+    step.items = [_reading(i, copies) if isinstance(i, Kernel) else i for i in step.items]
+    step.items[:0] = [_copy(own, copies[name]) for name, own in outside.items()]
+
+
+def _copy(source: Buffer, target: Buffer) -> Kernel:
+    axes = tuple(Axis(f"i{k}", dim) for k, dim in enumerate(source.shape))
+    index = tuple(axis.var for axis in axes)
+    stage = Stage(axes, (Store(target.name, index, source[index]),))
+    return Kernel(
+        name="narrow", inputs=(source,), outputs=(target,), stages=(stage,), sources=(source.name,)
+    )
+
+
+def _reading(kernel: Kernel, copies: Mapping[str, Buffer]) -> Kernel:
+    """The kernel, of copies."""
+    if _pins(kernel) or not any(buffer.name in copies for buffer in kernel.inputs):
+        return kernel
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in copies:
+            return load(copies[node.buffer].name, node.dtype, node.index)
+        return None
+
+    def renamed(store: Store) -> Store:
+        return store.mapped(lambda root: rewrite(root, rule))
+
+    return replace(
+        kernel,
+        inputs=tuple(copies.get(buffer.name, buffer) for buffer in kernel.inputs),
+        stages=tuple(
+            replace(stage, stores=tuple(map(renamed, stage.stores))) for stage in kernel.stages
+        ),
+    )
 
 
 def _values(step: DraftSegment) -> frozenset[str]:

@@ -57,11 +57,13 @@ def generate(kernel: Kernel, disabled: Collection[str] = ()) -> GeneratedKernel:
     nests = [prepare(kernel, stage) for stage in kernel.stages]
     layout = layout_of(kernel)
     choices = [choose(Draft(kernel=kernel, nest=nest, layout=layout), disabled) for nest in nests]
-    parts = [prelude()]
+    parts = [prelude("prelude.cuh")]
+    if any(choice.shape.shared_bytes for choice in choices):
+        parts.append(prelude("tensor_core.cuh"))
     for number, (nest, choice) in enumerate(zip(nests, choices, strict=True)):
         head = f'extern "C" __global__ void __launch_bounds__({choice.shape.threads})'
         signature = f"{head} stage_{number}({layout.parameters(kernel, nest)})"
-        parts.append("\n".join([f"{signature} {{", *choice.lines, "}\n"]))
+        parts.append("\n".join([f"{signature} {{", "  tw_begin();", *choice.lines, "}\n"]))
     return GeneratedKernel(
         text="\n".join(parts),
         buffers=tuple(layout.buffers),
@@ -71,9 +73,9 @@ def generate(kernel: Kernel, disabled: Collection[str] = ()) -> GeneratedKernel:
 
 
 @cache
-def prelude() -> str:
-    """The C++ that every kernel begins with."""
-    return files("tilewright.codegen.cuda").joinpath("prelude.cuh").read_text()
+def prelude(name: str) -> str:
+    """C++ that kernels begin with."""
+    return files("tilewright.codegen.cuda").joinpath(name).read_text()
 
 
 def _stage(number: int, choice: Choice) -> GeneratedStage:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilewright.codegen.cuda.layout import Layout
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Kernel
+from tilewright.kernel.ir import Expr, Kernel
 from tilewright.kernel.nest import Nest
 
 ONE = Dim.of(1)
@@ -48,6 +48,11 @@ class Draft:
     kernel: Kernel
     nest: Nest
     layout: Layout
+
+    def varies_with(self, expr: Expr) -> frozenset[str]:
+        """The merged axes that change a value; an axis of one point, merged into any, does not."""
+        one = {axis.name for axis in self.nest.stage.axes if axis.extent == ONE}
+        return frozenset(self.nest.merged.get(a, a) for a in expr.free_axes if a not in one)
 
     def writer(self) -> Writer:
         """A fresh writer for it."""

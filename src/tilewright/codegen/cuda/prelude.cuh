@@ -10,6 +10,15 @@ typedef long long s64;
 typedef unsigned long long u64;
 #define TW_FN static __device__ __forceinline__
 
+// A kernel may start while the one before it still runs, and waits here until that has ended and
+// its results can be seen. Where the launch does not allow it, both instructions do nothing.
+TW_FN void tw_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // --- conversions
 
 template <class T, class S> TW_FN T tw_bits(S x) {

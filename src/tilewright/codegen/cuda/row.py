@@ -40,9 +40,9 @@ def row(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | Refu
         return Refusal("row", "no reduction is needed at every point")
     if any(isinstance(n, Load) and n.buffer in writer.stored for n in walk(*nest.stage.roots)):
         return Refusal("row", "it reads what it stores")
-    shared = frozenset[str]().union(*(nest.depends(node) for node in reductions))
-    rows = [axis for axis in nest.axes if axis.name in shared]
-    inner = [axis for axis in nest.axes if axis.name not in shared]
+    shared = frozenset[str]().union(*(draft.varies_with(node) for node in reductions))
+    rows = [axis for axis in nest.axes if axis.name in shared or axis.extent == ONE]
+    inner = [axis for axis in nest.axes if axis not in rows]
     longest = _longest(draft, reductions)
     reason = _unfit(draft, reductions, rows, inner, longest)
     if reason is not None:
@@ -134,11 +134,9 @@ def _write(
 def _strided(writer: Writer, axes: list[Axis], threads: int) -> Iterator[None]:
     """A loop in which each thread takes every ``threads``-th point of the axes."""
     flat = Axis(writer.name("flat"), product(axis.extent for axis in axes))
-    kept = dict(writer.position)
-    with writer.loop(flat, start="lane", step=str(threads)) as counter:
+    with writer.positions(), writer.loop(flat, start="lane", step=str(threads)) as counter:
         writer.decode(counter, [(axis.name, axis.extent) for axis in axes])
         yield
-    writer.position = kept
 
 
 def _reduce(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:

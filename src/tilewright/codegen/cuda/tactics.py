@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tilewright.codegen.cuda.contraction import contraction
 from tilewright.codegen.cuda.plan import Draft, Shape
 from tilewright.codegen.cuda.point import point
 from tilewright.codegen.cuda.row import row
 from tilewright.core.errors import InternalError
 
-TACTICS = (row, point)
-OPTIONAL = ("row",)
+TACTICS = (contraction, row, point)
+OPTIONAL = ("tensor_core", "row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

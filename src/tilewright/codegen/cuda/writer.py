@@ -73,7 +73,7 @@ class Writer:
         return f"{prefix}{self._names}"
 
     @contextmanager
-    def block(self, head: str = "") -> Iterator[None]:
+    def block(self, head: str = "", tail: str = "") -> Iterator[None]:
         """A block with a scope of its own."""
         self.line(f"{head} {{".lstrip())
         self._indent += 1
@@ -81,7 +81,14 @@ class Writer:
         yield
         self._scopes.pop()
         self._indent -= 1
-        self.line("}")
+        self.line("}" + tail)
+
+    @contextmanager
+    def positions(self) -> Iterator[None]:
+        """Positions that are set inside are forgotten after it."""
+        kept = dict(self.position)
+        yield
+        self.position = kept
 
     def dim(self, dim: Dim) -> str:
         """A size."""

@@ -46,7 +46,7 @@ class CudaContext:
         self._host_status = self._host[plan.staged_bytes :][:4].view(np.int32)
         for step in plan.steps:  # code cannot be loaded while launches are captured
             modules.function(step.call.kernel, step.launch.symbol, step.launch.shared_bytes)
-        self._graph = self._capture(lambda: self.launch_all(modules))
+        self._graph = self.capture(lambda: self.launch_all(modules))
 
     def close(self) -> None:
         """Frees everything; the context must be idle."""
@@ -129,7 +129,7 @@ class CudaContext:
 
     # --- launches ---------------------------------------------------------------------------------
 
-    def _capture(self, enqueue: Callable[[], None]) -> Any:
+    def capture(self, enqueue: Callable[[], None]) -> Any:
         """What is enqueued, as a graph that can be launched; None for nothing."""
         if not self.plan.steps:
             return None
@@ -165,20 +165,26 @@ class CudaContext:
             ctypes.c_void_p,
             ctypes.c_int,
         )
+        config = self._config(step, modules.overlap)
         check(
-            bindings().cuLaunchKernel(
-                function,
-                *step.grid,
-                launch.threads,
-                1,
-                1,
-                launch.shared_bytes,
-                self.stream,
-                (values, kinds),
-                0,
-            ),
+            bindings().cuLaunchKernelEx(config, function, (values, kinds), 0),
             f"launching {launch.symbol} of {step.call.name} with the grid {step.grid}",
         )
+
+    def _config(self, step: Step, overlap: bool) -> Any:
+        driver = bindings()
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = step.launch.threads, 1, 1
+        config.sharedMemBytes = step.launch.shared_bytes
+        config.hStream = self.stream
+        if overlap:
+            attribute = driver.CUlaunchAttribute()
+            kinds = driver.CUlaunchAttributeID
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def _address(self, name: str) -> int:
         offset = self.plan.offsets.get(name)

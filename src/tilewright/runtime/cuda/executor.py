@@ -70,6 +70,13 @@ class CudaExecutor(Executor):
         for old in dropped:
             old.close()
 
+    def release(self) -> None:
+        """Frees the memory of all contexts that are idle."""
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for context in idle:
+            context.close()
+
     def _segment(self, segment: Segment, run: Run) -> None:
         plan = self.plan(segment, run.symbols)
         arrays = [self._input(run, spec) for spec in plan.inputs]

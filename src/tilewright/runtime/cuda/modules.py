@@ -16,6 +16,7 @@ from tilewright.core.errors import BadTarget, CorruptEngine
 from tilewright.runtime.cuda.driver import Device, bindings, check
 
 _DEFAULT_SHARED = 48 * 1024
+_OVERLAPPING = 90
 
 
 class Modules:
@@ -40,6 +41,10 @@ class Modules:
                 RuntimeWarning,
                 stacklevel=2,
             )
+        # A kernel can be launched before the one before it has ended (programmatic dependent
+        # launch). Whole networks ran slower so (docs/cuda.md), so it is not done unless asked for.
+        self.can_overlap = self._arch is not None and self._arch >= _OVERLAPPING
+        self.overlap = False
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str, int], Any] = {}
 

@@ -87,6 +87,54 @@ static unsigned short tw_double_to_half(double x) {
 }
 static unsigned short tw_float_to_half(float x) { return tw_double_to_half(x); }
 
+static void tw_copy8(unsigned short* to, const unsigned short* from) {
+  if ((uintptr_t)from % 16 || (uintptr_t)to % 16) __builtin_trap();
+  memcpy(to, from, 16);
+}
+static void tw_commit() {}
+template <int LEFT> static void tw_wait() {}
+static const unsigned short* rows_of[1024];
+static unsigned registers[1024][6];
+template <bool TRANSPOSE> static void tw_matrices(unsigned* r, const unsigned short* p, int count) {
+  unsigned base = current / 32 * 32, lane = current % 32;
+  rows_of[current] = p;
+  tw_warp_barrier();
+  for (int k = 0; k < count; ++k) {
+    unsigned short low, high;
+    if (TRANSPOSE) {
+      low = rows_of[base + 8 * k + lane % 4 * 2][lane / 4];
+      high = rows_of[base + 8 * k + lane % 4 * 2 + 1][lane / 4];
+    } else {
+      low = rows_of[base + 8 * k + lane / 4][lane % 4 * 2];
+      high = rows_of[base + 8 * k + lane / 4][lane % 4 * 2 + 1];
+    }
+    r[k] = low | (unsigned)high << 16;
+  }
+  tw_warp_barrier();
+}
+template <bool T> static void tw_matrices4(unsigned* r, const unsigned short* p) {
+  tw_matrices<T>(r, p, 4);
+}
+template <bool T> static void tw_matrices2(unsigned* r, const unsigned short* p) {
+  tw_matrices<T>(r, p, 2);
+}
+static float half_of(unsigned word, int place) { return tw_half_to_float(word >> (16 * place)); }
+static void tw_mma(float* c, const unsigned* a, const unsigned* b) {
+  unsigned base = current / 32 * 32, lane = current % 32;
+  memcpy(registers[current], a, 16);
+  memcpy(registers[current] + 4, b, 8);
+  tw_warp_barrier();
+  for (int k = 0; k < 4; ++k) {
+    int row = lane / 4 + k / 2 * 8, column = lane % 4 * 2 + k % 2;
+    for (int d = 0; d < 16; ++d) {
+      unsigned left = registers[base + row % 8 * 4 + d % 8 / 2][row / 8 + d / 8 * 2];
+      unsigned right = registers[base + column * 4 + d % 8 / 2][4 + d / 8];
+      c[k] += half_of(left, d % 2) * half_of(right, d % 2);
+    }
+  }
+  tw_warp_barrier();
+}
+
 template <class Body> struct Runner {
   static Body* body;
   static void enter() {

@@ -1,0 +1,136 @@
+"""Networks on an NVIDIA GPU: error against float64 first, then time of all kernels as one graph.
+
+    python bench/cuda_models.py OUT.json MODEL.onnx .. [--precision fp16] [--kernels]
+
+Times are medians of graph replays by the GPU's clock, inputs and weights on the GPU. The floor is
+the larger of the bytes of weights, inputs and outputs over the measured copy bandwidth, and the
+operations over the measured rate of matrix products (both of one H200: docs/cuda.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.compiler.samples import sample_feeds
+from tilewright.runtime.cuda.driver import open_device
+from tilewright.runtime.cuda.executor import CudaExecutor
+from tilewright.runtime.cuda.timing import run_us, step_us
+from tilewright.runtime.feeds import check_feeds
+from tilewright.runtime.program import Segment
+
+COPY_BYTES_PER_S = 4.3e12
+FP16_FLOPS = 790e12
+
+
+def main() -> None:
+    """Measures every model and writes one document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--kernels", action="store_true", help="time single kernels too")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--overlap", action="store_true", help="launch kernels early")
+    args = parser.parse_args()
+    device = open_device()
+    rows = []
+    for path in args.models:
+        try:
+            rows.append(_measure(path, args))
+        except tw.UserError as error:
+            rows.append({"model": path.stem, "error": str(error)})
+        print(json.dumps({k: v for k, v in rows[-1].items() if k != "kernels"}), flush=True)
+    document = {
+        "bench": "cuda_models",
+        "device": device.name,
+        "capability": device.capability,
+        "driver": device.driver_version,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "tilewright": tw.__version__,
+        "commit": args.commit or _commit(),
+        "precision": args.precision,
+        "imported": [name for name in ("torch", "triton") if name in sys.modules],
+        "models": rows,
+    }
+    args.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
+    start = time.perf_counter()
+    sample = path.with_suffix(".npz")
+    feeds = dict(np.load(sample)) if sample.exists() else None
+    target = f"sm_{open_device().capability}"
+    engine = tw.compile(path, target=target, precision=args.precision, verify_feeds=feeds)
+    row: dict[str, Any] = {
+        "model": path.stem,
+        "max_error": engine.summary.get("max_error"),
+        "verification": engine.summary["verification"],
+        "compile_s": round(time.perf_counter() - start, 1),
+    }
+    feeds = feeds or next(iter(sample_feeds(engine.inputs, engine.ranges, 0)))
+    executor = engine._runnable()
+    assert isinstance(executor, CudaExecutor)
+    if args.overlap:
+        executor.modules.overlap = executor.modules.can_overlap
+        executor.release()
+    outputs = engine.run(feeds)
+    host = []
+    for _ in range(30):
+        begin = time.perf_counter()
+        engine.run(feeds)
+        host.append(1e6 * (time.perf_counter() - begin))
+    segments = [step for step in engine.program.steps if isinstance(step, Segment)]
+    _, symbols = check_feeds(feeds, engine.inputs, {})
+    row["segments"], row["kernels_count"] = len(segments), engine.summary["kernels"]
+    row["run_us"] = round(statistics.median(host), 1)
+    moved = [*feeds.values(), *outputs.values(), *engine._parts.constants.values()]
+    num_bytes = sum(np.asarray(array).nbytes for array in moved)
+    flops = sum(
+        c.flops.evaluate(symbols)
+        for s in segments
+        for c in s.calls
+        if c.flops.symbols <= symbols.keys()
+    )
+    floor_us = 1e6 * max(num_bytes / COPY_BYTES_PER_S, flops / FP16_FLOPS)
+    if len(segments) == 1:
+        with executor.lease(executor.plan(segments[0], symbols)) as context:
+            times = run_us(context)
+            row["gpu_us"] = round(statistics.median(times), 2)
+            row["gpu_us_lowest"] = round(min(times), 2)
+            row["overlap"] = executor.modules.overlap
+            if args.kernels:
+                row["kernels"] = [
+                    [
+                        round(step_us(context, step, executor.modules), 2),
+                        step.call.tactic,
+                        list(step.grid),
+                        "+".join(step.call.sources)[:90],
+                    ]
+                    for step in context.plan.steps
+                ]
+        row["floor_us"] = round(floor_us, 2)
+        row["over_floor"] = round(row["gpu_us"] / floor_us, 2)
+    return row
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
