@@ -112,7 +112,7 @@ def _changed(before: Sequence[KernelReport], after: Sequence[KernelReport]) -> C
 
 
 def _time(kernels: Sequence[KernelReport]) -> float | None:
-    times = [kernel.time_us for kernel in kernels]
+    times = [kernel.best_us for kernel in kernels]
     return None if None in times else sum(time for time in times if time is not None)
 
 

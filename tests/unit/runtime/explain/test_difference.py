@@ -116,7 +116,7 @@ def test_a_wider_border_is_a_change_of_layout() -> None:
 def test_the_greatest_change_comes_first() -> None:
     base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
     slower = [
-        replace(kernel, code=f"other {kernel.index}", time_us=(kernel.time_us or 0) + 10.0 * n)
+        replace(kernel, code=f"other {kernel.index}", best_us=(kernel.best_us or 0) + 10.0 * n)
         for n, kernel in enumerate(base.kernels)
     ]
     found = difference(base, replace(base, kernels=tuple(slower)))
@@ -128,17 +128,17 @@ def test_the_greatest_change_comes_first() -> None:
 def test_kernels_that_were_joined_are_one_group() -> None:
     base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
     first, second, *rest = base.kernels
-    joined = replace(first, code="joined", nodes=(*first.nodes, *second.nodes), time_us=1.0)
+    joined = replace(first, code="joined", nodes=(*first.nodes, *second.nodes), best_us=1.0)
     found = difference(base, replace(base, kernels=(joined, *rest)))
     (changed,) = found.kernels
     assert changed.nodes == (*first.nodes, *second.nodes)
     assert "2 kernels became 1" in changed.what
-    assert changed.cost_us == pytest.approx(1.0 - (first.time_us or 0) - (second.time_us or 0))
+    assert changed.cost_us == pytest.approx(1.0 - (first.best_us or 0) - (second.best_us or 0))
 
 
 def test_without_times_there_is_no_cost() -> None:
     base = compiled(network(), verify=False).explain(feeds_of(), runs=1)
-    untimed = replace(base.kernels[0], code="other", time_us=None)
+    untimed = replace(base.kernels[0], code="other", best_us=None)
     found = difference(base, replace(base, kernels=(untimed, *base.kernels[1:])))
     assert found.kernels[0].cost_us is None
     assert "not timed" in found.text()
