@@ -24,6 +24,7 @@ class Schedule:
         chunk: steps of the vector axis (in unrolled groups) within one parallel iteration; 0 means
         all.
         reduce_lanes: lanes for reductions that no vector axis runs through; 1 means scalar.
+        depth: steps of a reduction's innermost loop in one round, where they divide its length.
     """
 
     tactic: str
@@ -33,6 +34,7 @@ class Schedule:
     outer: tuple[str, ...] = ()
     chunk: int = 0
     reduce_lanes: int = 1
+    depth: int = 1
 
     def copies(self, axis: str) -> int:
         """How many copies of an axis are computed together."""
@@ -42,7 +44,9 @@ class Schedule:
     def text(self) -> str:
         """One line for reports and cache keys."""
         unroll = ",".join(f"{axis}x{count}" for axis, count in self.unroll.items())
+        depth = f", depth={self.depth}" if self.depth > 1 else ""
         return (
             f"{self.tactic}(lanes={self.lanes}, vector={self.vector}, unroll=[{unroll}], "
-            f"outer=[{','.join(self.outer)}], chunk={self.chunk}, reduce_lanes={self.reduce_lanes})"
+            f"outer=[{','.join(self.outer)}], chunk={self.chunk}, "
+            f"reduce_lanes={self.reduce_lanes}{depth})"
         )

@@ -117,7 +117,7 @@ class _Loops:
             self._load_cycles(part, tile) for part in walk(node.body) if isinstance(part, Load)
         )
         arithmetic = copies * max(1, operations) / _FMAS
-        return steps * (max(arithmetic, loads, _LATENCY) + _LOOP_CYCLES)
+        return steps * (max(arithmetic, loads, _LATENCY) + _LOOP_CYCLES / self.schedule.depth)
 
     def _load_cycles(self, node: Load, tile: Mapping[str, int]) -> float:
         form = self.nest.loads.get(id(node))

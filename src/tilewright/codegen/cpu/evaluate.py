@@ -49,9 +49,11 @@ class Evaluator(Positions):
         layout: ArgumentLayout,
         args: Value,
         reduce_lanes: int,
+        depth: int = 1,
     ) -> None:
         super().__init__(builder, nest, layout, args)
         self.reduce_lanes = reduce_lanes
+        self.depth = depth
         self.reducer = Reducer(self)
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 

@@ -119,7 +119,9 @@ class StageWriter:
         self.nest = nest
         self.schedule = schedule
         self.types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
-        self.eval = Evaluator(builder, nest, layout, builder.params["args"], schedule.reduce_lanes)
+        self.eval = Evaluator(
+            builder, nest, layout, builder.params["args"], schedule.reduce_lanes, schedule.depth
+        )
         self.axes = {axis.name: axis for axis in nest.axes}
         ordered = [k for k, axis in enumerate(nest.axes) if axis.ordered]
         self.leading = nest.axes[: ordered[0]] if ordered else nest.axes

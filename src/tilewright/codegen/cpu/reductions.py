@@ -103,12 +103,27 @@ class Reducer:
                 body()
             return
         axis, rest = axes[0], axes[1:]
+        if not rest and axis.extent.is_const:
+            self._steps(axis, (index(0), self.ev.dim(axis.extent)), axis.extent.const, body)
+            return
         with self.ev.b.loop(0, self.ev.dim(axis.extent)) as counter, self.ev.scope():
             self.ev.frame.position[axis.name] = counter
             if rest:
                 self.ev.hoist([expr], variants)
             self._loops(rest, body, expr, variants)
             del self.ev.frame.position[axis.name]
+
+    def _steps(
+        self, axis: Axis, bounds: tuple[Value, Value], count: int, body: Callable[[], None]
+    ) -> None:
+        """The innermost loop, several steps in a round if they divide the number of steps."""
+        depth = next(d for d in (self.ev.depth, 2, 1) if d <= self.ev.depth and count % d == 0)
+        with self.ev.b.loop(*bounds, depth) as counter:
+            for step in range(depth):
+                with self.ev.scope():
+                    self.ev.frame.position[axis.name] = self.ev.b.add(counter, index(step))
+                    body()
+        del self.ev.frame.position[axis.name]
 
     def _add(self, expr: Reduce, variant: Variant, cell: Value, lanes: int) -> None:
         total = self.ev.b.load(register_type(expr.dtype, lanes), cell)
@@ -138,11 +153,16 @@ class Reducer:
             with b.loop(0, extent, size) as first, ev.scope():
                 end = b.add(first, index(size))
                 last = b.select(b.icmp("slt", end, extent), end, extent)
-                with b.loop(first, last) as counter, ev.scope():
-                    ev.frame.position[axis.name] = counter
-                    ev.hoist([expr.body], variants)
-                    self._loops(rest, innermost, expr.body, variants)
-                    del ev.frame.position[axis.name]
+                if rest or not axis.extent.is_const:
+                    with b.loop(first, last) as counter, ev.scope():
+                        ev.frame.position[axis.name] = counter
+                        ev.hoist([expr.body], variants)
+                        self._loops(rest, innermost, expr.body, variants)
+                        del ev.frame.position[axis.name]
+                else:
+                    # Blocks, and what is left behind the last whole one, are multiples of this.
+                    count = math.gcd(axis.extent.const, size)
+                    self._steps(axis, (first, last), count, innermost)
                 totals.take()
 
         self._loops(axes[:place], blocks, expr.body, variants)

@@ -3,7 +3,7 @@
 Input -> Output: a ``Nest`` and a target -> legal schedules, the formula's first; a schedule -> the
 reason against it.
     contraction     rows 1 .. as registers allow, along any axis that reuses vectors, or two of
-                    them; columns of vectors or of another axis, outermost or not
+                    them; columns of vectors or of another axis, outermost or not; steps in a round
     row_reduction   rows and columns of outputs that share operands; several rows in flight
     elementwise     vectors side by side, rows side by side, groups within a parallel iteration
 Guarantees: every schedule of a space passes ``illegal``; the order depends on the nest and target
@@ -71,6 +71,8 @@ def _bad_lanes(schedule: Schedule, target: CpuTarget) -> str | None:
             return f"{lanes} lanes do not fit a vector of {target.vector_bytes} bytes"
     if schedule.vector is None and schedule.lanes != 1:
         return "lanes without a vector axis"
+    if schedule.depth < 1:
+        return f"a depth of {schedule.depth}"
     return "a negative chunk" if schedule.chunk < 0 else None
 
 
@@ -91,6 +93,8 @@ def _too_many_registers(schedule: Schedule, nest: Nest, target: CpuTarget) -> st
 
 
 def _contractions(nest: Nest, first: Schedule, num_vectors: int) -> Iterator[Schedule]:
+    for depth in _FEW:
+        yield replace(first, depth=depth)
     vector = next(axis for axis in nest.axes if axis.name == first.vector)
     registers = (num_vectors - _OPERANDS) // max(1, len(reduces_of(nest)))
     over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))

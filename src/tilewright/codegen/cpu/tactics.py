@@ -37,6 +37,8 @@ from tilewright.kernel.schedule import Schedule
 
 _MAX_ROWS = 14
 _ROWS_IN_FLIGHT = 4
+_MANY_REGISTERS = 32
+_DEPTH = 4
 _SHORT_ROW = 256
 
 
@@ -95,6 +97,8 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         outer=tile.outer,
         chunk=1,
         reduce_lanes=widest_lanes(nest, target),
+        # With few registers a tile has few sums to a step: the loop itself is felt.
+        depth=1 if target.num_vectors >= _MANY_REGISTERS else _DEPTH,
     )
 
 
@@ -256,7 +260,7 @@ def _register_tile(
 
     Accumulators, one vector of each column and two scalars fit the registers.
     """
-    budget = (28 if target.num_vectors >= 32 else 12) // max(1, len(reduces))
+    budget = (28 if target.num_vectors >= _MANY_REGISTERS else 12) // max(1, len(reduces))
     over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))
     rows = next(iter(over_vectors or over_scalars), None)
     unroll = {vector.name: 1}

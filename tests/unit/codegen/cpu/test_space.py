@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from tilewright.codegen.cpu.space import illegal, space
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Axis, reduce_axes
 from tilewright.kernel.nest import Nest, prepare
 from tilewright.kernel.schedule import Schedule
-from unit.codegen.cpu.kernels import KERNELS, feeds_for
+from unit.codegen.cpu.kernels import KERNELS, buffer, feeds_for, pure
 from unit.codegen.cpu.native import run_native
 
 WIDE, NARROW, ARM = map(named_target, ("znver4", "haswell", "neoverse-v1"))
@@ -55,6 +58,7 @@ def test_a_disabled_tactic_is_in_no_space() -> None:
         ("matmul", {"lanes": 32}, "32 lanes do not fit a vector of 64 bytes"),
         ("matmul", {"vector": None}, "lanes without a vector axis"),
         ("matmul", {"chunk": -1}, "a negative chunk"),
+        ("matmul", {"depth": 0}, "a depth of 0"),
         ("matmul", {"unroll": {"i0": 0}}, "0 copies of i0"),
         ("matmul", {"outer": ("i0",), "unroll": {}}, "an outer axis is not one of the rows"),
         ("matmul", {"unroll": {"i0": 16, "i1": 2}}, "34 registers are needed, there are 32"),
@@ -86,3 +90,21 @@ def test_schedules_do_not_change_what_is_computed(name: str) -> None:
         found = run_native(kernel, feeds, SIZES, schedules=schedules, parts=2)
         for output, value in expected.items():
             np.testing.assert_allclose(found[output], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 6, 12, 1030, 2048])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_steps_in_a_round_do_not_change_a_bit(size: int, depth: int) -> None:
+    """Also of sums that are long enough to be added up in blocks."""
+    x, y = buffer("x", 5, size), buffer("y", size, 16)
+    r = Axis("r", Dim.of(size))
+    kernel = pure(
+        buffer("out", 5, 16),
+        (x, y),
+        lambda m, n: reduce_axes("sum", (r,), x[m, r.var] * y[r.var, n]),
+    )
+    first = choose(prepare(kernel, kernel.stages[0]), host_target())[0]
+    feeds = feeds_for(kernel, {})
+    expected = run_native(kernel, feeds, schedules=[replace(first, depth=1)])["out"]
+    found = run_native(kernel, feeds, schedules=[replace(first, depth=depth)])["out"]
+    np.testing.assert_array_equal(found, expected)

@@ -222,3 +222,8 @@ def test_pools_and_loads_across_lines_take_several_rows() -> None:
     assert rows(pool) == [4]
     assert rows(pure(buffer("out", 8, 32, 64), (x,), lambda i, j, k: x[k, i, j])) == [4]
     assert rows(pure(buffer("out", 64, 8, 32), (x,), lambda i, j, k: x[i, j, k] + 1.0)) == []
+
+
+def test_loops_of_small_tiles_take_several_steps_in_a_round() -> None:
+    assert choose(nest(KERNELS["matmul"]()), NARROW)[0].depth == 4
+    assert choose(nest(KERNELS["matmul"]()), WIDE)[0].depth == 1
