@@ -218,7 +218,7 @@ def test_a_foreign_method_of_packing_is_refused(built: Path, tmp_path: Path) -> 
 def test_a_foreign_version_is_named(built: Path, tmp_path: Path) -> None:
     members = _edited(_members(built), lambda document: document.update(format=99))
     path = _zip(tmp_path / "engine.tw", members)
-    _refused(path, "format 99, this version reads 1")
+    _refused(path, f"format 99, this version reads {engine_file.FORMAT}")
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(built: Path, tmp_path: Path) -> None:
