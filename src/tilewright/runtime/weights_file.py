@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import mmap
-import os
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -98,8 +97,10 @@ def map_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> memoryview |
     """
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size < MAPPED_FROM_BYTES:
         return None
-    with archive.open(entry), open(os.fspath(archive.filename or ""), "rb") as file:
-        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if archive.fp is None:
+        return None
+    with archive.open(entry):  # the file that is checked, whatever has its name by now
+        whole = memoryview(mmap.mmap(archive.fp.fileno(), 0, access=mmap.ACCESS_READ))
     head = whole[entry.header_offset : entry.header_offset + _LOCAL_HEADER.size]
     _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(head)
     start = entry.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
