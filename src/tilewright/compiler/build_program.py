@@ -348,17 +348,25 @@ def layout_program(
     block: int,
     log: DecisionLog,
     disabled: Collection[str] = (),
+    *,
+    least_block: int | None = None,
 ) -> None:
     """Chooses layouts in every segment, in place; packed arrays join the constants."""
     for step in program.steps:
         if isinstance(step, DraftSegment):
             step.items, packed, step.stored = choose_layouts(
-                step.items, step.keep, constants, block, log, disabled
+                step.items,
+                step.keep,
+                constants,
+                block,
+                log,
+                disabled,
+                least_block=least_block,
             )
             constants.update(packed)
         elif isinstance(step, DraftControl):
             for inner in step.programs.values():
-                layout_program(inner, constants, block, log, disabled)
+                layout_program(inner, constants, block, log, disabled, least_block=least_block)
 
 
 def finished(fields: Mapping[str, Any], kind: type, programs: Mapping[str, Program]) -> Any:

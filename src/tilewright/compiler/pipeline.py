@@ -87,7 +87,14 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     store.count(draft)
     with build.stage("layout"):
         disabled = build.options.disable
-        layout_program(draft, builder.constants, target.lanes(32), build.log, disabled)
+        layout_program(
+            draft,
+            builder.constants,
+            target.lanes(32),
+            build.log,
+            disabled,
+            least_block=target.least_block,
+        )
     if build.tuning is not None:
         with build.stage("tune"):
             trials = Trials(draft, builder.constants, store, build.cache, support_texts(target))

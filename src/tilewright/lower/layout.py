@@ -53,6 +53,7 @@ from tilewright.runtime.program import Blocked
 ALGORITHMS = ("winograd", "layout", "pack")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
+_MUCH_PADDING = 1.25
 _MIN_PACKED_REDUCTION = 8
 Array = npt.NDArray[Any]
 
@@ -65,6 +66,7 @@ class _Segment:
     keep: Collection[str]
     constants: Mapping[str, Array]
     block: int
+    least_block: int
     viewed: set[str] = field(default_factory=set)
     shapes: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
     writers: dict[str, Kernel] = field(default_factory=dict)
@@ -77,11 +79,14 @@ def choose_layouts(
     block: int,
     log: DecisionLog,
     disabled: Collection[str] = (),
+    *,
+    least_block: int | None = None,
 ) -> tuple[list[Item], dict[str, Array], dict[str, Blocked]]:
     """Rewrites a segment's items.
 
     Args:
         block: float32 lanes of one vector.
+        least_block: of a smaller one that costs no more for each lane; by default there is none.
         disabled: of ``winograd``, ``layout`` and ``pack``, what is not to be done.
 
     Returns:
@@ -98,7 +103,7 @@ def choose_layouts(
 
         items, copies = copy_guarded_inputs(items, is_convolution, constants, log)
         layouts = {name: Layout(_CHANNELS, 1) for name in copies}
-    segment = _collect(items, keep, constants, block)
+    segment = _collect(items, keep, constants, (block, least_block or block))
     if "layout" not in disabled:
         layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
@@ -151,10 +156,13 @@ def _choose_algorithms(
 
 
 def _collect(
-    items: Sequence[Item], keep: Collection[str], constants: Mapping[str, Array], block: int
+    items: Sequence[Item],
+    keep: Collection[str],
+    constants: Mapping[str, Array],
+    blocks: tuple[int, int],
 ) -> _Segment:
     kernels = [item for item in items if isinstance(item, Kernel)]
-    segment = _Segment(kernels, keep, constants, block)
+    segment = _Segment(kernels, keep, constants, *blocks)
     for item in items:
         if isinstance(item, View):
             segment.viewed |= {item.target.name, item.source.name}
@@ -177,6 +185,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     for kernel in segment.kernels:
         for buffer in (*kernel.inputs, *kernel.outputs):
             touched.setdefault(buffer.name, []).append(kernel)
+    finer = _finer_sizes(touched, segment)
     layouts: dict[str, Layout] = {}
     refused: dict[str, str] = {}
     near = anchors
@@ -187,11 +196,13 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
             if name in layouts or name in refused or not any(id(user) in near for user in users):
                 continue
             buffer = next(b for b in writer.outputs if b.name == name)
-            reason = _unblockable(buffer, users, segment)
+            is_finer = len(buffer.shape) > _CHANNELS and buffer.shape[_CHANNELS] in finer
+            block = segment.least_block if is_finer else segment.block
+            reason = _unblockable(buffer, users, segment, block)
             if reason is None:
-                layouts[name] = Layout(_CHANNELS, segment.block)
+                layouts[name] = Layout(_CHANNELS, block)
                 reached |= {id(user) for user in users} - anchors
-                log.add("layout", name, f"channels in blocks of {segment.block}")
+                log.add("layout", name, f"channels in blocks of {block}")
             else:
                 refused[name] = reason
                 log.add("layout", name, "row-major", (("blocked channels", reason),))
@@ -199,7 +210,48 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     return layouts
 
 
-def _unblockable(buffer: Buffer, users: Sequence[Kernel], segment: _Segment) -> str | None:
+def _finer_sizes(touched: Mapping[str, Sequence[Kernel]], segment: _Segment) -> set[Dim]:
+    """Numbers of channels for which a part of a vector avoids padding: 24 as 3 x 8, not 2 x 16.
+
+    One axis may index several buffers, which then need one block: so all buffers of a number of
+    channels are decided together, and none may share an axis with another number.
+    """
+    result: set[Dim] = set()
+    refused: set[Dim] = set()
+    for name in segment.writers:
+        shape = segment.shapes[name]
+        if len(shape) <= _CHANNELS or not shape[_CHANNELS].is_const:
+            continue
+        channels = shape[_CHANNELS]
+        whole, finer = (
+            channels.ceildiv(block).const * block for block in (segment.block, segment.least_block)
+        )
+        if finer < whole and whole > _MUCH_PADDING * channels.const:
+            result.add(channels)
+        if not all(_is_alone(name, channels, user, segment) for user in touched[name]):
+            refused.add(channels)
+    return result - refused
+
+
+def _is_alone(name: str, channels: Dim, kernel: Kernel, segment: _Segment) -> bool:
+    """True when the axes that index a buffer's channels index no other number of channels."""
+    for stage in kernel.stages:
+        extents, found = axis_extents(stage), accesses(stage)
+        own = {
+            axis for other, index in found if other == name for axis in _axes_of(index[_CHANNELS])
+        }
+        if any(extents[axis] != channels for axis in own):
+            return False
+        for other, index in found:
+            shared = len(index) > _CHANNELS and own & _axes_of(index[_CHANNELS])
+            if shared and segment.shapes[other][_CHANNELS] != channels:
+                return False
+    return True
+
+
+def _unblockable(
+    buffer: Buffer, users: Sequence[Kernel], segment: _Segment, block: int
+) -> str | None:
     """The reason against blocking a buffer, or None."""
     if buffer.name in segment.keep:
         return "it is read outside of the segment"
@@ -212,7 +264,7 @@ def _unblockable(buffer: Buffer, users: Sequence[Kernel], segment: _Segment) -> 
     channels = buffer.shape[_CHANNELS]
     if not channels.is_const:
         return f"the number of channels, {channels}, is not known"
-    padded = channels.ceildiv(segment.block).const * segment.block
+    padded = channels.ceildiv(block).const * block
     if padded > _MAX_PADDING * channels.const:
         return f"{channels} channels would be padded to {padded}"
     if all(size == Dim.of(1) for size in buffer.shape[_CHANNELS + 1 :]):
@@ -228,7 +280,7 @@ def _unblockable(buffer: Buffer, users: Sequence[Kernel], segment: _Segment) -> 
             for name, index in accesses(stage):
                 if name != buffer.name:
                     continue
-                if splittable(index[_CHANNELS], extents, segment.block, channels) is not None:
+                if splittable(index[_CHANNELS], extents, block, channels) is not None:
                     continue
                 if reduces or name in {store.buffer for store in stage.stores}:
                     return f"{kernel.name} does not index its channels by one axis"

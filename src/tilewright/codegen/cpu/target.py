@@ -26,6 +26,8 @@ class CpuTarget:
         features: LLVM's feature string (``+avx2,-avx512f``); empty means what the name implies.
         vector_bytes: bytes of one vector register to plan for: 64, 32 or 16.
         num_vectors: architectural vector registers.
+        halves_vectors: works on the two halves of a vector one after the other, so that half a
+            vector costs half as much.
         has_f16c: converts half to float and back in hardware.
         has_fma: fused multiply-add.
         has_gather: gathers in hardware.
@@ -42,6 +44,7 @@ class CpuTarget:
     features: str = ""
     vector_bytes: int
     num_vectors: int
+    halves_vectors: bool = False
     has_f16c: bool = False
     has_fma: bool = False
     has_gather: bool = False
@@ -72,6 +75,11 @@ class CpuTarget:
         if self.has_vnni and self.vector_bytes == 64:
             wanted.append("avx512vnni")
         return tuple(sorted(wanted))
+
+    @property
+    def least_block(self) -> int:
+        """Channels (of 32 bits) of the finest block that wastes nothing."""
+        return self.lanes(32) // (2 if self.halves_vectors else 1)
 
     def lanes(self, bits: int) -> int:
         """Elements of that width in one vector register."""
@@ -117,6 +125,10 @@ _KNOWN: dict[str, frozenset[str]] = {
 }
 
 
+# 512-bit operations in two passes of 256 (AMD, Software Optimization Guide for Zen 4, 2.11).
+_HALVING = frozenset({"znver4"})
+
+
 def known_targets() -> tuple[str, ...]:
     """Names that ``named_target`` accepts, besides ``host``."""
     return tuple(sorted(_KNOWN))
@@ -160,6 +172,7 @@ def _target(name: str, triple: str, present: frozenset[str], features: str) -> C
         features=features,
         vector_bytes=64 if wide else 32 if "avx2" in present else 16,
         num_vectors=32 if wide or arm else 16,
+        halves_vectors=wide and name in _HALVING,
         has_f16c=arm or "f16c" in present,
         has_fma=arm or "fma" in present,
         has_gather="avx2" in present,
