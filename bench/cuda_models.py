@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--kernels", action="store_true", help="time single kernels too")
     parser.add_argument("--commit", default="")
-    parser.add_argument("--overlap", action="store_true", help="launch kernels early")
+    parser.add_argument("--disable", nargs="*", default=[], help="tactics not to choose")
+    parser.add_argument("--no-overlap", action="store_true", help="launch no kernel early")
     args = parser.parse_args()
     device = open_device()
     rows = []
@@ -72,7 +73,13 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
     sample = path.with_suffix(".npz")
     feeds = dict(np.load(sample)) if sample.exists() else None
     target = f"sm_{open_device().capability}"
-    engine = tw.compile(path, target=target, precision=args.precision, verify_feeds=feeds)
+    engine = tw.compile(
+        path,
+        target=target,
+        precision=args.precision,
+        verify_feeds=feeds,
+        disable=args.disable,
+    )
     row: dict[str, Any] = {
         "model": path.stem,
         "max_error": engine.summary.get("max_error"),
@@ -82,8 +89,8 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
     feeds = feeds or next(iter(sample_feeds(engine.inputs, engine.ranges, 0)))
     executor = engine._runnable()
     assert isinstance(executor, CudaExecutor)
-    if args.overlap:
-        executor.modules.overlap = executor.modules.can_overlap
+    if args.no_overlap:
+        executor.modules.overlap = False
         executor.release()
     outputs = engine.run(feeds)
     host = []

@@ -9,7 +9,9 @@ Guarantees: the same model, options, version and compiler give the same parts, b
 from __future__ import annotations
 
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
+from tilewright.codegen.cuda.split_depth import split_depth
 from tilewright.codegen.cuda.target import cuda_target
+from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.compile_kernels import finish
 from tilewright.compiler.contracts import check_program
@@ -17,7 +19,9 @@ from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
+from tilewright.kernel.ir import Kernel
 from tilewright.runtime.engine_file import EngineParts
 
 
@@ -31,6 +35,8 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
             narrow_program(draft, builder.constants, build.log)
         with build.stage("layout"):
             channels_last_program(draft, builder.constants, build.log)
+    if "split_depth" not in build.options.disable:
+        _split_sums(draft, build.log)
     store = CudaStore(build.log, build.options.disable)
     with build.stage("generate code"):
         program = finish(draft, store)
@@ -51,3 +57,20 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
         placements=placements,
         info=describe(model, build, machine, builder.num_kernels, program),
     )
+
+
+def _split_sums(program: DraftProgram, log: DecisionLog) -> None:
+    """Splits long sums of few outputs in every segment, those of sub-programs too."""
+    for step in program.steps:
+        if isinstance(step, DraftSegment):
+            step.items = [_in_parts(i, log) if isinstance(i, Kernel) else i for i in step.items]
+        elif isinstance(step, DraftControl):
+            for inner in step.programs.values():
+                _split_sums(inner, log)
+
+
+def _in_parts(kernel: Kernel, log: DecisionLog) -> Kernel:
+    made, parts = split_depth(kernel)
+    if parts > 1:
+        log.add("split_depth", "+".join(kernel.sources), f"the sum in {parts} parts")
+    return made

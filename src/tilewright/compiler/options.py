@@ -197,11 +197,7 @@ def _processor(name: Any) -> str | None:
 
 
 def _disabled(given: Any, on_gpu: bool) -> tuple[str, ...]:
-    from tilewright.codegen.cpu.tactics import OPTIONAL
-    from tilewright.codegen.cuda import tactics as cuda
-    from tilewright.lower.layout import ALGORITHMS
-
-    known = cuda.OPTIONAL if on_gpu else (*ALGORITHMS, *OPTIONAL)
+    known = _optional(on_gpu)
     chosen = tuple(sorted(set(check.names("disable", given, '["winograd"]'))))
     unknown = [name for name in chosen if name not in known]
     if unknown:
@@ -209,6 +205,18 @@ def _disabled(given: Any, on_gpu: bool) -> tuple[str, ...]:
             f"disable: {unknown} cannot be disabled", remedy=f"use one of {', '.join(known)}"
         )
     return chosen
+
+
+def _optional(on_gpu: bool) -> tuple[str, ...]:
+    """What a caller can switch off."""
+    if on_gpu:
+        from tilewright.codegen.cuda import tactics
+
+        return tactics.OPTIONAL
+    from tilewright.codegen.cpu.tactics import OPTIONAL
+    from tilewright.lower.layout import ALGORITHMS
+
+    return (*ALGORITHMS, *OPTIONAL)
 
 
 def _range(name: str, value: Any) -> Range:

@@ -120,6 +120,10 @@ class Engine:
         return self._executor is not None
 
     @property
+    def _is_for_gpu(self) -> bool:
+        return bool(self._parts.info.get("archs"))
+
+    @property
     def ranges(self) -> dict[str, Range]:
         """The declared range of each restricted dim."""
         return dict(self._ranges)
@@ -234,10 +238,16 @@ class Engine:
 
         Raises:
             BadOption: ``runs`` is no positive number.
+            BadTarget: the engine is for a GPU.
             UserError: see ``run``.
         """
         from tilewright.runtime.profile import profile_runs
 
+        if self._is_for_gpu:
+            raise BadTarget(
+                "only engines for CPUs can be profiled",
+                remedy="bench/cuda_models.py --kernels times the kernels of a network on a GPU",
+            )
         runs = None if runs is None else check.whole("runs", runs, 1)
         given = by_name(feeds, inputs, self.inputs)
         sizes: dict[str, int] = {}
@@ -303,7 +313,7 @@ class Engine:
             ranges=self._ranges,
             threads=self.threads,
             board=board,
-            runs_here=self.runs_here,
+            runs_here=self.runs_here and not self._is_for_gpu,
             measure=(lambda given: self.profile(given, runs=runs)) if runs != 0 else None,
         )
 

@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright.core.errors import BadTarget, ContractBreach, CorruptEngine
 from tilewright.runtime.engine_file import load_parts
 from tilewright.runtime.program import Launch, Segment
-from unit.compiler.models import compiled, network
+from unit.compiler.models import compiled, feeds_of, network
 
 pytestmark = pytest.mark.nvrtc
 
@@ -62,3 +62,10 @@ def test_impossible_blocks_are_refused(tmp_path: Path) -> None:
     tw.Engine(parts).save(tmp_path / "b.tw")
     with pytest.raises(CorruptEngine, match="impossible block"):
         load_parts(tmp_path / "b.tw")
+
+
+def test_it_is_explained_but_not_profiled() -> None:
+    engine = compiled(network(), target="sm_90", verify=False)
+    assert "softmax" in engine.explain(runs=0, board="H200").text().lower()
+    with pytest.raises(BadTarget, match="only engines for CPUs can be profiled"):
+        engine.profile(feeds_of())

@@ -16,17 +16,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.codegen.cuda.layout import layout_of
 from tilewright.codegen.cuda.plan import ONE, Draft, Refusal, Shape
 from tilewright.codegen.cuda.tile import Tile, choose_tile
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import Affine
-from tilewright.kernel.ir import Axis, Call, Cast, Const, Expr, Load, Reduce, constant, select, walk
+from tilewright.kernel.ir import (
+    Axis,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Kernel,
+    Load,
+    Reduce,
+    constant,
+    select,
+    walk,
+)
+from tilewright.kernel.nest import prepare
 
 NAME = "tensor_core"
 _CHUNK = 8
 _SHORT, _FEW = 16, 8
+_AXES = 4  # of a place in tensor_core.cuh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +78,8 @@ def contraction(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shap
     for what, extent in zip(("rows", "columns"), extents, strict=True):
         if extent.is_const and extent.const < _FEW and count != ONE:
             return Refusal(NAME, f"{what} of {extent.const} in each of many products")
+    if max(len(left.axes), len(right.axes), len(draft.nest.reduce_axes[id(node)])) > _AXES:
+        return Refusal(NAME, f"an operand has more than {_AXES} axes")
     tile = choose_tile(extents[0], extents[1], depth, count)
     tile = tile.pipelined(depth, left.deep, right.deep)
     _write(draft, writer, node, left, right, batch, tile)
@@ -74,6 +91,37 @@ def contraction(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shap
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(left.deep, right.deep),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """A contraction of known sizes: ``count`` products of ``rows`` x ``depth`` x ``columns``."""
+
+    sum: Reduce
+    rows: int
+    columns: int
+    depth: int
+    count: int
+
+
+def sizes_of(kernel: Kernel) -> Sizes | None:
+    """The sizes of a kernel that is one contraction for tensor cores; None for any other."""
+    if len(kernel.stages) != 1 or kernel.steps is not None:
+        return None
+    draft = Draft(kernel=kernel, nest=prepare(kernel, kernel.stages[0]), layout=layout_of(kernel))
+    found = _match(draft, draft.writer())
+    if isinstance(found, str):
+        return None
+    node, left, right = found
+    own = {axis.name for side in (left, right) for axis in side.axes}
+    batch = [axis for axis in draft.nest.axes if axis.name not in own]
+    extents = [
+        product(axis.extent for axis in axes) for axes in (left.axes, right.axes, node.axes, batch)
+    ]
+    if not all(extent.is_const for extent in extents):
+        return None
+    rows, columns, depth, count = (extent.const for extent in extents)
+    return Sizes(sum=node, rows=rows, columns=columns, depth=depth, count=count)
 
 
 # --- legality -------------------------------------------------------------------------------------
@@ -203,6 +251,9 @@ def _write(
     if batch:
         writer.line("const int group = (int)(blockIdx.x / (u32)(across * down));")
         writer.decode("group", [(axis.name, axis.extent) for axis in batch])
+    _places(writer, "place_a", left.axes)
+    _places(writer, "place_b", right.axes)
+    _places(writer, "depth", depth_axes)
     _loader(writer, "load_a", left, depth_axes, "M")
     _loader(writer, "load_b", right, depth_axes, "N")
     head = "auto store = [&](int m, int n, float sum)"
@@ -212,18 +263,37 @@ def _write(
         writer.known_as(node, "sum")
         writer.stores()
     flags = ", ".join("true" if side.deep else "false" for side in (left, right))
+    flags += f", {_last(left, right, depth_axes, tile)}"
     place = f"tile / across * {tile.rows}, tile % across * {tile.columns}"
     writer.line(
-        f"TwTile<{tile.parameters}, {flags}>::run({place}, M, N, K, load_a, load_b, store);"
+        f"TwTile<{tile.parameters}, {flags}>::run({place}, M, N, K, "
+        "place_a, place_b, depth, load_a, load_b, store);"
     )
+
+
+def _last(left: Operand, right: Operand, depth: tuple[Axis, ...], tile: Tile) -> int:
+    """The depth's last axis, where the others stay as they are within a step; else -1."""
+    extent = depth[-1].extent
+    whole = len(depth) == 1 or (extent.is_const and extent.const % tile.depth == 0)
+    return len(depth) - 1 if whole and left.source and right.source else -1
+
+
+def _places(writer: Writer, name: str, axes: tuple[Axis, ...]) -> None:
+    """A function from a number to the indices on axes."""
+    with writer.block(f"auto {name} = [&](int number)", tail=";"), writer.positions():
+        writer.decode("number", [(axis.name, axis.extent) for axis in axes])
+        indices = ", ".join(f"(int){writer.position[axis.name]}" for axis in axes)
+        writer.line(f"return TwPlace{{{{{indices}}}}};")
 
 
 def _loader(writer: Writer, name: str, side: Operand, depth: tuple[Axis, ...], limit: str) -> None:
     """A function that puts 8 elements into shared memory, zeros where there are none."""
-    with writer.block(f"auto {name} = [&](u16* to, int row, int k)", tail=";"):
+    head = f"auto {name} = [&](u16* to, int row, const TwPlace& rows, int k, const TwPlace& deep)"
+    with writer.block(head, tail=";"):
         if side.source is not None:
             with writer.block(f"if (row < {limit} && k < K)"), writer.positions():
-                _decode(writer, side, depth)
+                _set(writer, "rows", side.axes)
+                _set(writer, "deep", depth)
                 _copy(writer, side.value)
             writer.line("tw_zero8(to);")
             return
@@ -231,14 +301,16 @@ def _loader(writer: Writer, name: str, side: Operand, depth: tuple[Axis, ...], l
         with writer.block(f"for (int e = 0; e < {_CHUNK}; ++e)"):
             writer.line("u16 found = 0;")
             with writer.block(f"if (row < {limit} && k < K)"), writer.positions():
-                _decode(writer, side, depth)
+                _set(writer, "rows", side.axes)
+                moving, number = (depth, "k") if side.deep else (side.axes, "row")
+                _set(writer, "deep", depth)
+                writer.decode(number, [(axis.name, axis.extent) for axis in moving])
                 writer.line(f"found = {writer.value(side.value)};")
             writer.line(f"to[e] = found; {'++k' if side.deep else '++row'};")
 
 
-def _decode(writer: Writer, side: Operand, depth: tuple[Axis, ...]) -> None:
-    writer.decode("row", [(axis.name, axis.extent) for axis in side.axes])
-    writer.decode("k", [(axis.name, axis.extent) for axis in depth])
+def _set(writer: Writer, place: str, axes: tuple[Axis, ...]) -> None:
+    writer.position.update({axis.name: f"{place}.p[{k}]" for k, axis in enumerate(axes)})
 
 
 def _copy(writer: Writer, value: Expr) -> None:

@@ -10,12 +10,17 @@ typedef long long s64;
 typedef unsigned long long u64;
 #define TW_FN static __device__ __forceinline__
 
-// A kernel may start while the one before it still runs, and waits here until that has ended and
-// its results can be seen. Where the launch does not allow it, both instructions do nothing.
+// A kernel may be started while the one before it still runs (once all its blocks have said so by
+// tw_release), and waits in tw_begin until that has ended and its results can be seen. Where the
+// launch does not allow it, both do nothing.
 TW_FN void tw_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+TW_FN void tw_release() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

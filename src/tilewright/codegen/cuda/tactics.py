@@ -17,7 +17,7 @@ from tilewright.codegen.cuda.row import row
 from tilewright.core.errors import InternalError
 
 TACTICS = (contraction, row, point)
-OPTIONAL = ("tensor_core", "row")
+OPTIONAL = ("tensor_core", "row", "split_depth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

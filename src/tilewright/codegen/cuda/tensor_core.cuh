@@ -40,26 +40,49 @@ TW_FN void tw_zero8(u16* to) {
   words[1] = 0;
 }
 
+// The indices on the axes that a row, a column or a depth stands for.
+struct TwPlace {
+  int p[4];
+};
+
 // BM x BN outputs; WM x WN warps share them and WK of them share the depth, BK each at a time.
 // A_DEEP, B_DEEP: the operand's chunks run along the depth, else along its rows or columns.
-template <int BM, int BN, int BK, int WM, int WN, int WK, int STAGES, bool A_DEEP, bool B_DEEP>
+// LAST: the last axis of the depth, if only that one changes within a step; else -1.
+template <int BM, int BN, int BK, int WM, int WN, int WK, int STAGES, bool A_DEEP, bool B_DEEP,
+          int LAST>
 struct TwTile {
   static constexpr int DEPTH = BK * WK, PAD = 8, THREADS = 32 * WM * WN * WK;
   static constexpr int A_LINES = A_DEEP ? BM : DEPTH, A_LINE = A_DEEP ? DEPTH : BM;
   static constexpr int B_LINES = B_DEEP ? BN : DEPTH, B_LINE = B_DEEP ? DEPTH : BN;
   static constexpr int A_SIZE = A_LINES * (A_LINE + PAD), B_SIZE = B_LINES * (B_LINE + PAD);
+  static constexpr int A_CHUNKS = (A_LINES * A_LINE / 8 + THREADS - 1) / THREADS;
+  static constexpr int B_CHUNKS = (B_LINES * B_LINE / 8 + THREADS - 1) / THREADS;
   static constexpr int MI = BM / WM / 16, NI = BN / WN / 8;
 
-  template <bool DEEP, int LINES, int LINE, class Load>
-  static __device__ __forceinline__ void fetch(u16* tile, int first, int depth, Load& load) {
+  // A thread copies the same rows in every step: where they lie is worked out once.
+  template <bool DEEP, int LINE, int CHUNKS, class Place>
+  static __device__ __forceinline__ void places(TwPlace (&found)[CHUNKS], int first, Place& place) {
 #pragma unroll
-    for (int start = 0; start < LINES * LINE / 8; start += THREADS) {
-      int chunk = start + threadIdx.x;
+    for (int number = 0; number < CHUNKS; ++number) {
+      int chunk = number * THREADS + threadIdx.x;
+      found[number] = place(first + (DEEP ? chunk / (LINE / 8) : chunk % (LINE / 8) * 8));
+    }
+  }
+
+  template <bool DEEP, int LINES, int LINE, int CHUNKS, class Depth, class Load>
+  static __device__ __forceinline__ void fetch(
+      u16* tile, int first, int depth, const TwPlace (&rows)[CHUNKS], Depth& deep, Load& load) {
+    TwPlace base;
+    if (LAST >= 0) base = deep(depth);
+#pragma unroll
+    for (int number = 0; number < CHUNKS; ++number) {
+      int chunk = number * THREADS + threadIdx.x;
       if (LINES * LINE / 8 % THREADS != 0 && chunk >= LINES * LINE / 8) break;
       int line = chunk / (LINE / 8), at = chunk % (LINE / 8) * 8;
-      u16* to = tile + line * (LINE + PAD) + at;
-      if (DEEP) load(to, first + line, depth + at);
-      else load(to, first + at, depth + line);
+      int along = DEEP ? at : line, row = first + (DEEP ? line : at);
+      TwPlace here = LAST >= 0 ? base : deep(depth + along);
+      if (LAST >= 0) here.p[LAST >= 0 ? LAST : 0] += along;
+      load(tile + line * (LINE + PAD) + at, row, rows[number], depth + along, here);
     }
   }
 
@@ -91,9 +114,10 @@ struct TwTile {
     }
   }
 
-  template <class LoadA, class LoadB, class Store>
+  template <class PlaceA, class PlaceB, class Depth, class LoadA, class LoadB, class Store>
   static __device__ __forceinline__ void run(
-      int m0, int n0, int M, int N, int K, LoadA load_a, LoadB load_b, Store store) {
+      int m0, int n0, int M, int N, int K, PlaceA place_a, PlaceB place_b, Depth depth,
+      LoadA load_a, LoadB load_b, Store store) {
     u16* tiles = (u16*)tw_shared;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int wm = warp % WM, wn = warp / WM % WN, wk = warp / (WM * WN);
@@ -104,30 +128,33 @@ struct TwTile {
       for (int j = 0; j < NI; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    TwPlace rows[A_CHUNKS], columns[B_CHUNKS];
+    places<A_DEEP, A_LINE>(rows, m0, place_a);
+    places<B_DEEP, B_LINE>(columns, n0, place_b);
+    auto fetch_both = [&](u16* a, int k) {
+      fetch<A_DEEP, A_LINES, A_LINE>(a, m0, k, rows, depth, load_a);
+      fetch<B_DEEP, B_LINES, B_LINE>(a + A_SIZE, n0, k, columns, depth, load_b);
+    };
     int steps = (K + DEPTH - 1) / DEPTH;
     for (int step = 0; step < STAGES - 1; ++step) {
-      u16* a = tiles + step * (A_SIZE + B_SIZE);
-      if (step < steps) {
-        fetch<A_DEEP, A_LINES, A_LINE>(a, m0, step * DEPTH, load_a);
-        fetch<B_DEEP, B_LINES, B_LINE>(a + A_SIZE, n0, step * DEPTH, load_b);
-      }
+      if (step < steps) fetch_both(tiles + step * (A_SIZE + B_SIZE), step * DEPTH);
       tw_commit();
     }
+    int reading = 0, writing = STAGES - 1;
     for (int step = 0; step < steps; ++step) {
       tw_wait<STAGES - 2>();
       __syncthreads();
       int next = step + STAGES - 1;
-      if (next < steps) {
-        u16* a = tiles + next % STAGES * (A_SIZE + B_SIZE);
-        fetch<A_DEEP, A_LINES, A_LINE>(a, m0, next * DEPTH, load_a);
-        fetch<B_DEEP, B_LINES, B_LINE>(a + A_SIZE, n0, next * DEPTH, load_b);
-      }
+      if (next < steps) fetch_both(tiles + writing * (A_SIZE + B_SIZE), next * DEPTH);
       tw_commit();
-      const u16* a = tiles + step % STAGES * (A_SIZE + B_SIZE);
+      const u16* a = tiles + reading * (A_SIZE + B_SIZE);
       multiply(a, a + A_SIZE, wm, wn, wk, lane, sums);
+      writing = reading;
+      reading = reading + 1 == STAGES ? 0 : reading + 1;
     }
     tw_wait<0>();
     __syncthreads();
+    tw_release();
     finish(m0, n0, M, N, wm, wn, wk, lane, sums, store);
   }
 
@@ -149,8 +176,10 @@ struct TwTile {
           all[(wk * BM + row) * LINE + column] = sums[i][j][k];
         }
     __syncthreads();
-    for (int at = threadIdx.x; at < BM * BN; at += THREADS) {
-      int row = at / BN, column = at % BN;
+#pragma unroll 4
+    for (int start = 0; start < BM * BN; start += THREADS) {
+      int at = start + threadIdx.x, row = at / BN, column = at % BN;
+      if (BM * BN % THREADS != 0 && at >= BM * BN) break;
       if (m0 + row >= M || n0 + column >= N) continue;
       float sum = all[row * LINE + column];
 #pragma unroll

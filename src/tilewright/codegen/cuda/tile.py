@@ -16,6 +16,8 @@ _STEP = 32  # depth of a warp's part of a tile
 _PAD = 8
 _IN_FLIGHT_BYTES = 96 * 1024
 _MOST_STAGES = 8
+_MOST_DEEP, _MOST_THREADS = 8, 512
+_BUSY = 256  # threads of a multiprocessor that hide what they wait for
 _LARGE = 4096  # what a symbolic size is taken for
 
 
@@ -35,6 +37,11 @@ class Tile:
         return 32 * down * across * deep
 
     @property
+    def depth(self) -> int:
+        """Depth of a step."""
+        return _STEP * self.warps[2]
+
+    @property
     def parameters(self) -> str:
         """The first arguments of the template."""
         down, across, deep = self.warps
@@ -48,7 +55,7 @@ class Tile:
 
     def stage_bytes(self, left_deep: bool, right_deep: bool) -> int:
         """Shared memory of the operands of one step."""
-        depth = _STEP * self.warps[2]
+        depth = self.depth
 
         def halves(lines: int, deep: bool) -> int:
             return lines * (depth + _PAD) if deep else depth * (lines + _PAD)
@@ -63,7 +70,7 @@ class Tile:
     def pipelined(self, depth: Dim, left_deep: bool, right_deep: bool) -> Tile:
         """With as many steps in flight as pay: loads take longer than what is done between them."""
         fitting = _IN_FLIGHT_BYTES // self.stage_bytes(left_deep, right_deep)
-        steps = -(-(depth.const if depth.is_const else _LARGE) // (_STEP * self.warps[2]))
+        steps = -(-(depth.const if depth.is_const else _LARGE) // self.depth)
         return replace(self, stages=max(2, min(fitting, _MOST_STAGES, steps + 1)))
 
 
@@ -89,11 +96,12 @@ def choose_tile(rows: Dim, columns: Dim, depth: Dim, count: Dim) -> Tile:
             break
     deep = 1
     while (
-        deep < 4 and 64 * deep <= k and blocks * chosen.threads // 32 * deep < 8 * _MULTIPROCESSORS
+        deep < _MOST_DEEP
+        and 2 * _STEP * deep <= k
+        and blocks * chosen.threads * deep < _BUSY * _MULTIPROCESSORS
+        and 2 * deep * chosen.threads <= _MOST_THREADS
     ):
         deep *= 2
-    if chosen.threads * deep > 512:
-        deep = max(1, 512 // chosen.threads)
     return Tile(
         rows=chosen.rows,
         columns=chosen.columns,

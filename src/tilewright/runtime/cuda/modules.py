@@ -41,10 +41,9 @@ class Modules:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        # A kernel can be launched before the one before it has ended (programmatic dependent
-        # launch). Whole networks ran slower so (docs/cuda.md), so it is not done unless asked for.
-        self.can_overlap = self._arch is not None and self._arch >= _OVERLAPPING
-        self.overlap = False
+        # A kernel may be launched before the one before it has ended (programmatic dependent
+        # launch): its code waits where it needs results.
+        self.overlap = self._arch is not None and self._arch >= _OVERLAPPING
         self._modules: dict[str, Any] = {}
         self._functions: dict[tuple[str, str, int], Any] = {}
 

@@ -48,7 +48,7 @@ def test_the_last_tactic_takes_what_others_would(name: str) -> None:
     feeds = feeds_for(kernel, {})
     made = generate(kernel, ["row"])
     assert [stage.tactic for stage in made.stages] == ["point"]
-    assert made.stages[0].refused == (("row", "disabled"),)
+    assert ("row", "disabled") in made.stages[0].refused
     close(run_emulated(kernel, feeds, made=made), interpret(kernel, feeds, {}))
 
 
@@ -76,9 +76,10 @@ def test_the_row_tactic_says_why_not(name: str, reason: str) -> None:
 
 def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
     kernel = fixed(KERNELS["column_max"](), {"k": 64, "n": 8192})
-    assert generate(kernel).stages[0].refused == (("row", "neighbouring rows are read together"),)
+    reason = "neighbouring rows are read together"
+    assert ("row", reason) in generate(kernel).stages[0].refused
     short = fixed(KERNELS["row_sum"](), {"m": 8, "k": 4})
-    assert generate(short).stages[0].refused == (("row", "rows of 4"),)
+    assert ("row", "rows of 4") in generate(short).stages[0].refused
 
 
 def test_indices_are_narrow_only_where_that_is_proven() -> None:

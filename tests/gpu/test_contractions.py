@@ -1,0 +1,42 @@
+"""Contractions on tensor cores of a GPU against the interpreter, whole and in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu.launch import run_on_gpu
+from tilewright.codegen.cuda.split_depth import split_depth
+from tilewright.kernel.interp import interpret
+from tilewright.kernel.ir import Kernel
+from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, feeds_of, product
+
+pytestmark = pytest.mark.gpu
+
+
+def _check(kernel: Kernel) -> None:
+    feeds = feeds_of(kernel)
+    expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
+    largest = float(np.abs(expected).max())
+    for made in (kernel, split_depth(kernel)[0]):
+        found = run_on_gpu(made, feeds, {})["out"].astype(np.float64)
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3 * largest)
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions(name: str) -> None:
+    _check(CONTRACTIONS[name])
+
+
+@pytest.mark.parametrize("rows", [1, 49, 128, 196, 784])
+@pytest.mark.parametrize("columns", [64, 768, 1000])
+@pytest.mark.parametrize("depth", [64, 2048])
+def test_products_of_many_sizes(rows: int, columns: int, depth: int) -> None:
+    _check(product(rows, columns, depth, b_flip=True))
+    _check(product(rows, columns, depth))
+
+
+def test_convolutions_in_parts() -> None:
+    kernel = convolution((1, 512, 7, 7), 512, 3, pad=1)
+    assert split_depth(kernel)[1] > 1
+    _check(kernel)
