@@ -240,7 +240,8 @@ def _is_alone(name: str, channels: Dim, kernel: Kernel, segment: _Segment) -> bo
         own = {
             axis for other, index in found if other == name for axis in _axes_of(index[_CHANNELS])
         }
-        if any(extents[axis] != channels for axis in own):
+        # The steps of a kernel are no axis of its stages.
+        if any(extents.get(axis) != channels for axis in own):
             return False
         for other, index in found:
             shared = len(index) > _CHANNELS and own & _axes_of(index[_CHANNELS])

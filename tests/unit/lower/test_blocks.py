@@ -74,3 +74,20 @@ def test_a_slice_of_channels_keeps_whole_vectors() -> None:
 def test_any_number_of_channels_is_right(channels: int) -> None:
     engine = compiled(chain(channels))
     assert engine.summary["max_error"] < 1e-5
+
+
+@pytest.mark.parametrize("batch_first", [0, 1])
+def test_steps_of_a_recurrent_kernel_are_no_channels(batch_first: int) -> None:
+    """The steps index the second dim of what it reads and writes, and belong to no stage."""
+    model = model_of(
+        [
+            node("Relu", ["x"], ["a"]),
+            node("RNN", ["a", "w", "r"], ["b"], hidden_size=5, layout=batch_first),
+            node("Neg", ["b"], ["y"]),
+        ],
+        inputs=[tensor_info("x", (4, 3, 7))],
+        outputs=["y"],
+        weights={"w": normal(1, 5, 7) / 3, "r": normal(1, 5, 5) / 3},
+        opset=21,
+    )
+    compiled(model)
