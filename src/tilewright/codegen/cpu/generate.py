@@ -28,6 +28,7 @@ from tilewright.kernel.ranges import total_parts
 from tilewright.kernel.schedule import Schedule
 
 ONE = Dim.of(1)
+_FEW_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +210,8 @@ class StageWriter:
     ) -> None:
         """Chooses how many rows of each unrolled axis are computed together, then writes them.
 
-        A partial block of a known extent is one smaller block; of an unknown one, single rows.
+        A partial block of a known extent is one smaller block; of an unknown one, a few rows at a
+        time, as long as there are as many, and single rows.
         """
         left = [name for name in self.rows if name not in counts]
         if not left:
@@ -237,8 +239,32 @@ class StageWriter:
             if rest > 0:
                 self._row_blocks(starts, whole, {**counts, name: rest})
             else:
-                with self.b.loop(begin, limit) as row:
-                    self._row_blocks(starts, {**begins, name: row}, {**counts, name: 1})
+                self._partial(name, begin, limit, starts, begins, counts)
+
+    def _partial(
+        self,
+        name: str,
+        begin: Value,
+        limit: Value,
+        starts: dict[str, Value],
+        begins: dict[str, Value],
+        counts: dict[str, int],
+    ) -> None:
+        """Rows ``begin .. limit`` of an axis of unknown extent, fewer than a block.
+
+        One row alone waits for each of its sums; a few keep the multipliers busy. Each size is a
+        copy of the code, so two axes of unknown extent have only single rows.
+        """
+        unknown = [axis for axis in self.rows if not self.axes[axis].extent.is_const]
+        if self.schedule.unroll[name] > _FEW_ROWS and unknown == [name]:
+            left = self.b.sub(limit, begin)
+            few = self.b.mul(self.b.sdiv(left, index(_FEW_ROWS)), index(_FEW_ROWS))
+            middle = self.b.add(begin, few)
+            with self.b.loop(begin, middle, _FEW_ROWS) as row:
+                self._row_blocks(starts, {**begins, name: row}, {**counts, name: _FEW_ROWS})
+            begin = middle
+        with self.b.loop(begin, limit) as row:
+            self._row_blocks(starts, {**begins, name: row}, {**counts, name: 1})
 
     def _rows(
         self, begins: dict[str, Value], unroll: dict[str, int], starts: dict[str, Value]
