@@ -40,7 +40,7 @@ from tilewright.kernel.nest import prepare
 
 NAME = "tensor_core"
 _CHUNK = 8
-_SHORT, _FEW = 16, 8
+_SHORT, FEW = 16, 8
 _AXES = 4  # of a place in tensor_core.cuh
 
 
@@ -76,7 +76,7 @@ def contraction(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shap
     if depth.is_const and depth.const < _SHORT:
         return Refusal(NAME, f"a depth of {depth.const}")
     for what, extent in zip(("rows", "columns"), extents, strict=True):
-        if extent.is_const and extent.const < _FEW and count != ONE:
+        if extent.is_const and extent.const < FEW and count != ONE:
             return Refusal(NAME, f"{what} of {extent.const} in each of many products")
     if max(len(left.axes), len(right.axes), len(draft.nest.reduce_axes[id(node)])) > _AXES:
         return Refusal(NAME, f"an operand has more than {_AXES} axes")

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.codegen.cuda.contraction import Sizes, sizes_of
+from tilewright.codegen.cuda.contraction import FEW, Sizes, sizes_of
+from tilewright.codegen.cuda.tile import best_tile
 from tilewright.core.dtypes import FLOAT32, INT64
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import (
@@ -29,12 +30,9 @@ from tilewright.kernel.ir import (
 )
 from tilewright.kernel.ir import transform as rewrite
 
-_MULTIPROCESSORS = 132
-_TILE = 64  # rows and columns of the blocks that parts are to be computed in
-_SHORTEST = 256  # depth of a part
 _CHUNK = 64  # of channels that a part takes whole
-_FEWEST, _MOST = 4, 8  # fewer parts are not worth a stage
-_LONG = 3072  # nor is a shorter sum
+_STAGE_US = 1.0  # what one more launch takes
+_MB_PER_US = 3.0  # at which parts are written and read
 
 
 def split_depth(kernel: Kernel) -> tuple[Kernel, int]:
@@ -66,17 +64,20 @@ def split_depth(kernel: Kernel) -> tuple[Kernel, int]:
 
 
 def _parts(sizes: Sizes) -> int:
-    """How many parts give every multiprocessor a block of good size."""
-    if sizes.depth < _LONG:
-        return 1
-    blocks = -(-sizes.rows // _TILE) * -(-sizes.columns // _TILE) * sizes.count
+    """The number of parts that should take the least time."""
+    if min(sizes.rows, sizes.columns) < FEW:
+        return 1  # products of so few rows, many at once, are not for tensor cores
     last = sizes.sum.axes[-1].extent.const
-    parts = 1
-    while (
-        parts < _MOST
-        and blocks * parts < _MULTIPROCESSORS
-        and sizes.depth // (2 * parts) >= _SHORTEST
-        and last % (2 * parts * _CHUNK) == 0
-    ):
-        parts *= 2
-    return parts if parts >= _FEWEST else 1
+    best, least = 1, _time_us(sizes, 1)
+    for parts in (4, 8):
+        if last % (parts * _CHUNK) == 0 and (time_us := _time_us(sizes, parts)) < least:
+            best, least = parts, time_us
+    return best
+
+
+def _time_us(sizes: Sizes, parts: int) -> float:
+    count = sizes.count * parts
+    found = best_tile(sizes.rows, sizes.columns, sizes.depth // parts, count)[1]
+    if parts == 1:
+        return found
+    return found + _STAGE_US + 8e-6 * sizes.rows * sizes.columns * count / _MB_PER_US

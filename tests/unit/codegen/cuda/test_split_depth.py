@@ -30,14 +30,15 @@ def test_few_outputs_of_a_long_sum_are_computed_in_parts() -> None:
 @pytest.mark.parametrize(
     "kernel",
     [
-        product(40, 48, 2048),
+        product(40, 48, 256),
         product(4096, 4096, 4096),
+        product(1, 1000, 4096, b_flip=True),
         product(40, 48, 4000),
         convolution((1, 3, 20, 20), 16, 7, stride=2, pad=3),
         KERNELS["matmul_half"](),
         KERNELS["softmax"](),
     ],
-    ids=["short", "many outputs", "odd", "few channels", "symbolic", "other"],
+    ids=["short", "many outputs", "one row", "odd", "few channels", "symbolic", "other"],
 )
 def test_others_stay_whole(kernel: object) -> None:
     assert split_depth(kernel)[1] == 1  # type: ignore[arg-type]
