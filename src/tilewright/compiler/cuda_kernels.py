@@ -8,12 +8,14 @@ Not here: tactics (codegen.cuda.tactics), machine code (codegen.cuda.nvrtc).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.codegen.cuda.contraction import NAME as TENSOR_CORE
 from tilewright.codegen.cuda.generate import GeneratedKernel, generate
 from tilewright.codegen.cuda.nvrtc import Compiled
 from tilewright.compiler.compile_kernels import tactic_text
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.canonical import canonicalize
@@ -21,6 +23,8 @@ from tilewright.kernel.counts import compute_dtype, count
 from tilewright.kernel.ir import Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.runtime.program import KernelCall, Launch
+
+_WIDENED = (FLOAT16, BFLOAT16)  # scalar code computes them in float32
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class CudaStore:
             steps=None if kernel.steps is None else kernel.steps.extent,
             traffic=tuple(work.traffic[buffer] for buffer in buffers),
             flops=work.flops,
-            dtype=compute_dtype(kernel).name,
+            dtype=_dtype(kernel, [stage.tactic for stage in made.stages]),
             tactic=tactic_text([stage.tactic for stage in made.stages]),
         )
 
@@ -95,6 +99,17 @@ class CudaStore:
                         f"{arch} {symbol}: {usage.registers} registers, {usage.spill_bytes} bytes "
                         f"spilled, {usage.shared_bytes} bytes of static shared memory",
                     )
+
+
+def _dtype(kernel: Kernel, tactics: Sequence[str]) -> str:
+    """The type whose peak bounds a kernel: that of the products on tensor cores, else of scalars.
+
+    Operations beside such products count by the same peak, which only makes the bound lower.
+    """
+    if any(tactic.startswith(TENSOR_CORE) for tactic in tactics):
+        return FLOAT16.name
+    dtype = compute_dtype(kernel)
+    return FLOAT32.name if dtype in _WIDENED else dtype.name
 
 
 def _launch(launch: Launch, dims: Mapping[str, Dim]) -> Launch:
