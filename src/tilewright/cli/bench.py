@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Dims, Json, Npz, parse_counts, parse_list, parse_sizes
+from tilewright.cli.options import (
+    Dims,
+    Json,
+    Npz,
+    parse_counts,
+    parse_list,
+    parse_sizes,
+    refuse_unused,
+)
 from tilewright.core.errors import BadOption, UserError
 from tilewright.core.plural import plural
 from tilewright.core.whole_file import check_output, whole_file
@@ -46,6 +54,7 @@ def bench_models(
     Rounds in which the machine was slow do not count; the table says how many.
     """
     counts, peers, sizes = parse_counts(threads), tuple(parse_list(against)), parse_sizes(dim)
+    refuse_unused((npz is not None and bool(sizes), "--dim", "--npz has the sizes"))
     _check_files(models, npz, output)
 
     from tilewright.compiler.bench import BenchOptions, BenchReport, bench, check_request

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Json, parse_counts
+from tilewright.cli.options import Json, parse_counts, refuse_unused
 from tilewright.core.errors import CacheError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.hw.roofs import Roofs
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "kib": 1024, "m": 1 << 20, "mib": 1 << 20}
+_SECONDS = 20.0
 _KEYS = ("regs", "smem", "block", "barriers", "threads", "smem_per_thread", "carveout")
 
 
@@ -30,8 +31,11 @@ def show_device(
         typer.Option(metavar="COUNTS", help="With --probe: 1,2; by default 1 and all."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=600, metavar="S", help="With --probe: time to aim for.")
-    ] = 20.0,
+        float | None,
+        typer.Option(
+            min=0.1, max=600, metavar="S", help="With --probe: time to aim for, by default 20."
+        ),
+    ] = None,
     arch: Annotated[
         str | None, typer.Option(metavar="NAME", help="A CUDA architecture, such as sm_90.")
     ] = None,
@@ -54,6 +58,15 @@ def show_device(
     """Show this machine and its roofs, a GPU's limits, or the occupancy of a kernel."""
     counts = tuple(parse_counts(threads)) if threads else ()
     request = parse_request(occupancy) if occupancy is not None else None
+    refuse_unused(
+        (threads is not None and not probe, "--threads", "only --probe measures"),
+        (seconds is not None and not probe, "--seconds", "only --probe measures"),
+        (
+            request is not None and request.smem_per_thread > 0 and not advise,
+            "smem_per_thread",
+            "the block's size is given; it is for --advise",
+        ),
+    )
     if advise and request is None:
         raise typer.BadParameter("--advise needs --occupancy regs=...,smem=...")
     if probe and (arch or board or request):
@@ -63,7 +76,7 @@ def show_device(
     elif arch or board:
         _limits(find_device(arch, board), as_json=as_json)
     else:
-        _machine(probe, counts, seconds, as_json=as_json)
+        _machine(probe, counts, seconds or _SECONDS, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from tilewright.cli.options import (
     available_threads,
     parse_files,
     parse_sizes,
+    refuse_unused,
 )
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
 from tilewright.core.whole_file import check_output
@@ -65,6 +66,15 @@ def explain_model(
     if diff is not None and not is_engine:
         raise typer.BadParameter("--diff compares two engine files")
 
+    is_gpu = board is not None
+    refuse_unused(
+        (html is not None and diff is not None, "--html", "--diff prints text, or --json"),
+        (build and model.suffix == ".tw", "--build", "this is an engine already"),
+        (runs is not None and is_gpu, "--runs", "nothing is timed with --on"),
+        (runs is not None and not is_engine, "--runs", "nothing is timed without --build"),
+        (no_probe and is_gpu, "--no-probe", "this machine is not measured with --on"),
+        (threads is not None and is_gpu and not build, "--threads", "--on takes roofs of a GPU"),
+    )
     given = read_inputs(files, npz)
     if not is_engine:
         explanation = _estimated(model, given, sizes, board, threads, probe=not no_probe)

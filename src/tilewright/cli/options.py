@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
+from tilewright.core.errors import BadOption
 from tilewright.core.plural import plural
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
@@ -81,6 +82,20 @@ def parse_counts(text: str) -> list[int]:
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
         raise typer.BadParameter(f"{text!r} is not a list of positive integers such as 1,2")
     return [int(word) for word in words]
+
+
+def refuse_unused(*cases: tuple[bool, str, str]) -> None:
+    """Refuses options that would have no effect.
+
+    Args:
+        cases: whether an option was given in vain, its name, and why it would do nothing.
+
+    Raises:
+        BadOption: one was.
+    """
+    for is_unused, option, why in cases:
+        if is_unused:
+            raise BadOption(f"{option} would have no effect: {why}", remedy=f"leave out {option}")
 
 
 def warn_of_threads(threads: int | None) -> None:

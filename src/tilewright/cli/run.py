@@ -16,6 +16,7 @@ from tilewright.cli.options import (
     Threads,
     parse_files,
     parse_sizes,
+    refuse_unused,
     warn_of_threads,
 )
 from tilewright.core.errors import BadOption
@@ -34,7 +35,7 @@ def run_model(
     random: Annotated[
         bool, typer.Option("--random", help="Random values for inputs that are not given.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --random.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of --random, by default 0.")] = None,
     dim: Dims = None,
     output: Annotated[
         Path | None,
@@ -47,12 +48,16 @@ def run_model(
     """Run an engine file, or a model that is compiled first, and describe its outputs."""
     files, sizes = parse_files(inputs), parse_sizes(dim)
     warn_of_threads(threads)
+    refuse_unused(
+        (seed is not None and not random, "--seed", "only --random makes inputs up"),
+        (bool(sizes) and not random, "--dim", "only --random makes inputs up"),
+    )
     if output is not None:
         check_output(output, (model, npz, *files.values()))
 
     given = read_inputs(files, npz)
     engine = open_engine(model, threads, quiet=quiet)
-    feeds = gather_feeds(engine, given, random=random, sizes=sizes, seed=seed)
+    feeds = gather_feeds(engine, given, random=random, sizes=sizes, seed=seed or 0)
     outputs = engine.run(feeds)
     if output is not None:
         _write(output, outputs)
@@ -123,7 +128,7 @@ def gather_feeds(
     What is still missing or does not fit, the engine reports.
 
     Raises:
-        BadOption: a size is for a dim that no input has.
+        BadOption: a size is for a dim that no input has, or is not that of a given input.
     """
     from tilewright.compiler.feeds import InputSpec, from_files, random_feeds
 
@@ -134,6 +139,7 @@ def gather_feeds(
     feeds, notes = from_files(dict(given), engine.inputs)
     for note in notes:
         console.log(note)
+    _check_sizes(engine, feeds, sizes)
     if random:
         missing = [spec for spec in engine.inputs if spec.name not in feeds]
         specs = [
@@ -145,6 +151,19 @@ def gather_feeds(
         wanted = {name: size for name, size in sizes.items() if name in needed}
         feeds.update(random_feeds(specs, wanted, seed))
     return feeds
+
+
+def _check_sizes(engine: "Engine", feeds: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Refuses sizes that are not those of the arrays beside them."""
+    for spec in engine.inputs:
+        shape = getattr(feeds.get(spec.name), "shape", ())
+        for dim, size in zip(spec.shape or (), shape, strict=False):
+            wanted = sizes.get(str(dim), size)
+            if wanted != size:
+                raise BadOption(
+                    f"--dim {dim}={wanted}, but {spec.name} was given with {dim}={size}",
+                    remedy=f"leave out --dim {dim}",
+                )
 
 
 def _summarise(array: "npt.NDArray[Any] | list[Any] | None") -> dict[str, object]:

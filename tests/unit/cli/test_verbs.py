@@ -193,7 +193,7 @@ def test_run_writes_the_outputs(folder: Path) -> None:
         ((), "missing ['x']"),
         (("--random",), "no size for the symbolic dims ['batch', 'height']"),
         (("--random", "--dim", "batch=1", "--dim", "height=4", "--dim", "w=1"), "no input has"),
-        (("--dim", "q=9"), "no input has a dim ['q']"),
+        (("--random", "--dim", "q=9"), "no input has a dim ['q']"),
         (("--npz", "none.npz"), "no such file"),
         (("--input", "x=none.npy"), "no such file"),
         (("-o", "none/out.npz"), "no such folder"),

@@ -25,7 +25,7 @@ from tilewright.runtime.explain.collect import (
 )
 from tilewright.runtime.explain.floors import Floors, board_floors, cpu_floors
 from tilewright.runtime.explain.kernels import Subject
-from tilewright.runtime.feeds import Range
+from tilewright.runtime.feeds import Range, check_feeds
 
 Measure = Callable[[Mapping[str, Any]], Profile]
 
@@ -56,7 +56,7 @@ def explain_engine(
     """Explains an engine.
 
     Args:
-        feeds: inputs to time it with; may be empty.
+        feeds: inputs to time it with, or to take sizes from; may be empty.
         sizes: of symbolic dims, where there are no feeds.
         ranges: declared range of dims.
         threads: of a run.
@@ -80,6 +80,8 @@ def explain_engine(
             profile, assumed = measure(feeds), []
         else:
             profile = _measured_on_examples(subject, known, measure, warnings)
+    if feeds and profile is None:  # their sizes count all the same
+        known, assumed = {**known, **check_feeds(feeds, parts.program.inputs, ranges)[1]}, []
     if profile is not None:
         known = {**known, **profile.sizes}
     footprint = footprint_bytes(subject, known)
