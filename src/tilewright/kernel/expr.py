@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -23,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from tilewright.core.dtypes import BOOL, INT64, DType
 from tilewright.core.errors import InternalError
+from tilewright.core.forks import renew_in_child
 from tilewright.core.shape import Dim
 from tilewright.kernel.ops import COMBINERS, SCALAR_OPS, Result
 
@@ -183,6 +185,7 @@ class Axis:
 
 
 _interning = Lock()
+renew_in_child(sys.modules[__name__], "_interning")
 
 
 def _intern(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.core.shape import Dim, Monomial
-from tilewright.kernel.affine import Affine, affine
-from tilewright.kernel.ir import Call, Expr, Load, Reduce, walk
+from tilewright.kernel.affine import Affine
 
 FAR = 1 << 30
 
@@ -65,50 +64,3 @@ def _unfloored(monomial: Monomial, factor: int) -> Dim | None:
     if left is None or right is None or not right.is_const or right.const <= 0:
         return None
     return left * (factor // right.const) if factor % right.const == 0 else None
-
-
-def total_parts(
-    root: Expr, shapes: Mapping[str, tuple[Dim, ...]], extents: Mapping[str, Dim]
-) -> list[Expr]:
-    """The largest sub-expressions whose loads are provably inside at every point.
-
-    They may be computed where the root is not wanted, in lanes that a guard switches off.
-    """
-    known = dict(extents)
-    nodes = walk(root)
-    for node in nodes:
-        if isinstance(node, Reduce):
-            known.update((axis.name, axis.extent) for axis in node.axes)
-    partial: set[int] = set()
-    for node in nodes:
-        lazy = isinstance(node, Call) and node.op == "select"
-        needed = node.children[:1] if lazy else node.children
-        if isinstance(node, Call) and node.op == "checked_index":
-            partial.add(id(node))
-        elif isinstance(node, Load):
-            if not _is_inside(node, shapes[node.buffer], known):
-                partial.add(id(node))
-        elif any(id(child) in partial for child in needed):
-            partial.add(id(node))
-    found: dict[int, Expr] = {}
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if id(node) not in partial:
-            found[id(node)] = node
-        elif not isinstance(node, Load | Reduce):
-            lazy = isinstance(node, Call) and node.op == "select"
-            stack.extend(node.children[:1] if lazy else node.children)
-    return list(found.values())
-
-
-def _is_inside(node: Load, shape: tuple[Dim, ...], extents: Mapping[str, Dim]) -> bool:
-    for part, size in zip(node.index, shape, strict=True):
-        form = affine(part)
-        if form.rest or reach(form, extents) or beyond(form, size, extents):
-            return False
-    return True

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine, OutOfMemory
+from tilewright.core.forks import renew_in_child
 from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import Explanation
@@ -68,6 +69,7 @@ class Engine:
         self._submitter: ThreadPoolExecutor | None = None
         self._submitter_process = 0
         self._lock = Lock()
+        renew_in_child(self, "_lock")
 
     # --- what it is ------------------------------------------------------------------------------
 

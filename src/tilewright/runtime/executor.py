@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
+from tilewright.core.forks import renew_in_child
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import shape_of
@@ -89,6 +90,7 @@ class Executor:
         self._symbols: dict[int, tuple[Step, tuple[str, ...]]] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._lock = Lock()
+        renew_in_child(self, "_lock")
 
     def watched(self, watch: Watch) -> Executor:
         """An executor that a profiler watches; plans and memory are shared with this one.

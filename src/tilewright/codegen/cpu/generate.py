@@ -24,8 +24,8 @@ from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store, walk
 from tilewright.kernel.nest import Nest, evaluated, prepare
-from tilewright.kernel.ranges import total_parts
 from tilewright.kernel.schedule import Schedule
+from tilewright.kernel.totals import total_parts
 
 ONE = Dim.of(1)
 _FEW_ROWS = 4

@@ -20,11 +20,13 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewright.core.errors import CorruptEngine
+from tilewright.core.forks import renew_in_child
 from tilewright.runtime.cpu.elf import check_object
 
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 _MACH_CPUS = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
 _lock = Lock()
+renew_in_child(sys.modules[__name__], "_lock")
 _numbers = count()
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from tilewright.core.errors import BadOption, OutOfMemory
+from tilewright.core.forks import renew_in_child
 from tilewright.runtime.cpu.loader import load_object
 
 _EXPORTS = (
@@ -62,6 +63,7 @@ class ThreadPool:
         self._size = self.loaded.function("tw_pool_size", whole, pointer)
         self._pin = self.loaded.function("tw_pool_pin", whole, pointer, whole, whole)
         self._lock = Lock()
+        renew_in_child(self, "_lock")
         self._start()
 
     def _start(self) -> None:
@@ -98,12 +100,8 @@ class ThreadPool:
         """Ends the workers; what runs on this pool later stays on its caller's thread."""
         self._stop(self.handle)
 
-    def renew_lock(self) -> None:
-        """For the child of a fork."""
-        self._lock = Lock()
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Registry:
     """The pools of this process by digest of their code and number of threads."""
 
@@ -115,16 +113,10 @@ class _Registry:
         for pool in self.pools.values():
             pool.close()
 
-    def renew_locks(self) -> None:
-        """A fork may have copied a held lock whose owner does not exist in the child."""
-        self.lock = Lock()
-        for pool in self.pools.values():
-            pool.renew_lock()
-
 
 _registry = _Registry({}, Lock())
 atexit.register(_registry.close)
-os.register_at_fork(after_in_child=_registry.renew_locks)
+renew_in_child(_registry, "lock")
 
 
 def shared_pool(code: bytes, threads: int, exports: tuple[str, ...] = ()) -> ThreadPool:
