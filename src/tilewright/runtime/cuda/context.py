@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core.errors import DeviceFault
-from tilewright.runtime.cuda.driver import Device, bindings, check, error_text
+from tilewright.runtime.cuda.driver import Device, bindings, check, error_text, pin
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import CudaPlan, Step
 
@@ -40,7 +40,7 @@ class CudaContext:
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = check(driver.cuStreamCreate(flags), "making a stream")
         staged = plan.staged_bytes + _STATUS_BYTES
-        self._pinned = int(check(driver.cuMemHostAlloc(staged, 0), "pinning memory for copies"))
+        self._pinned = pin(staged)
         block = (ctypes.c_uint8 * staged).from_address(self._pinned)
         self._host = np.frombuffer(memoryview(block).cast("B"), dtype=np.uint8)
         self._host_status = self._host[plan.staged_bytes :][:4].view(np.int32)

@@ -105,6 +105,23 @@ class Device:
         return int(address)
 
 
+def pin(num_bytes: int) -> int:
+    """Host memory that the GPU copies from and to without another copy.
+
+    Raises:
+        OutOfMemory: the system refuses it.
+    """
+    status, address = bindings().cuMemHostAlloc(num_bytes, 0)
+    if is_out_of_memory(status):
+        raise OutOfMemory(
+            f"inputs and outputs need {num_bytes / 2**20:.1f} MiB of pinned memory, which the "
+            "system refuses",
+            remedy="use a smaller batch or smaller inputs",
+        )
+    check((status,), "pinning memory for copies")
+    return int(address)
+
+
 @cache
 def open_device(ordinal: int = 0) -> Device:
     """A GPU of this machine.

@@ -7,6 +7,7 @@ once; contexts are kept for a bounded number of sizes.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
@@ -46,6 +47,7 @@ class CudaExecutor(Executor):
         self._weights = Weights(self.constants, device)
         self._idle: list[CudaContext] = []
         self._guard = Lock()
+        weakref.finalize(self, _free, device, self._idle, self._weights, self.modules)
 
     def make_plan(self, segment: Segment, sizes: Mapping[str, int]) -> CudaPlan:
         """A plan for new sizes."""
@@ -73,7 +75,8 @@ class CudaExecutor(Executor):
     def release(self) -> None:
         """Frees the memory of all contexts that are idle."""
         with self._guard:
-            idle, self._idle = self._idle, []
+            idle = list(self._idle)
+            self._idle.clear()
         for context in idle:
             context.close()
 
@@ -88,12 +91,22 @@ class CudaExecutor(Executor):
             run.values[spec.name] = array
 
 
+def _free(device: Device, idle: list[CudaContext], weights: Weights, modules: Modules) -> None:
+    """Gives back everything on the GPU when an executor is gone."""
+    device.use()
+    for context in idle:
+        context.close()
+    weights.close()
+    modules.close()
+
+
 class Weights:
     """Constants on the GPU, copied when a plan first needs them."""
 
     def __init__(self, constants: Mapping[str, Array], device: Device) -> None:
         self._constants, self._device = constants, device
         self._addresses: dict[str, int] = {}
+        self._blocks: list[int] = []
         self._lock = Lock()
 
     def addresses(self, names: list[str]) -> dict[str, int]:
@@ -104,12 +117,20 @@ class Weights:
                 self._copy(missing)
             return {name: self._addresses[name] for name in names}
 
+    def close(self) -> None:
+        """Frees them."""
+        for block in self._blocks:
+            bindings().cuMemFree(block)
+        self._blocks.clear()
+        self._addresses.clear()
+
     def _copy(self, names: list[str]) -> None:
         """All in one block, so that a plan's weights cost one allocation."""
         driver = bindings()
         self._device.use()
         sizes = [-(-max(1, self._constants[n].nbytes) // ALIGNMENT) * ALIGNMENT for n in names]
         start = self._device.allocate(sum(sizes), "the weights")
+        self._blocks.append(start)
         for name, size in zip(names, sizes, strict=True):
             array = np.ascontiguousarray(self._constants[name])
             if array.nbytes:

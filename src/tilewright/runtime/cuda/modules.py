@@ -59,6 +59,13 @@ class Modules:
             found = self._functions[key] = self._load(kernel, symbol, shared_bytes)
         return found
 
+    def close(self) -> None:
+        """Unloads all code."""
+        for module in self._modules.values():
+            bindings().cuModuleUnload(module)
+        self._modules.clear()
+        self._functions.clear()
+
     def _load(self, kernel: str, symbol: str, shared_bytes: int) -> Any:
         driver = bindings()
         module = self._modules.get(kernel)
