@@ -1,7 +1,8 @@
 """Activation functions.
 
     Softplus(x)  ->  out[i] = max(x[i], 0) + log1p(exp(-|x[i]|))
-Guarantees: no overflow where the result is finite; NaN propagates.
+Guarantees: no overflow where the result is finite; NaN propagates, but for
+ThresholdedRelu and Shrink, which give 0 for what is on neither side of a threshold.
 Not here: softmax (lower.softmax); activations inside recurrent operators.
 """
 
@@ -82,7 +83,7 @@ def hard_sigmoid(ctx: Lowering) -> None:
 @lowers("ThresholdedRelu")
 def thresholded_relu(ctx: Lowering) -> None:
     alpha = number(ctx, "alpha", 1.0)
-    elementwise(ctx, lambda x: select(x.le(alpha), 0.0, x))
+    elementwise(ctx, lambda x: select(x.gt(alpha), x, 0.0))
 
 
 @lowers("Gelu")
@@ -112,8 +113,7 @@ def shrink(ctx: Lowering) -> None:
     bias, limit = number(ctx, "bias", 0.0), number(ctx, "lambd", 0.5)
 
     def move(x: Expr) -> Expr:
-        # x * 0 rather than 0 keeps NaN.
-        return select(x.lt(-limit), x + bias, select(x.gt(limit), x - bias, x * 0.0))
+        return select(x.lt(-limit), x + bias, select(x.gt(limit), x - bias, 0.0))
 
     elementwise(ctx, move, kind=real_type(ctx.input(0).dtype))
 

@@ -1,6 +1,8 @@
 """Unary element-wise functions and activations.
 
-Guarantees: the input's dtype and shape; NaN propagates; erf to the last bits of float64.
+Guarantees: the input's dtype and shape; NaN propagates (but for
+ThresholdedRelu and Shrink, which give 0 for what is on neither side of a threshold); erf to the
+last bits of float64.
 Source of erf: W. J. Cody, "Rational Chebyshev approximations for the error function" (1969).
 Not here: binary operators (elementwise), softmax (normalization)."""
 
@@ -169,14 +171,14 @@ def hard_swish(_call: Call, x: Array) -> Outputs:
 
 @operator("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Array) -> Outputs:
-    below = x <= call.number("alpha", 1.0)
-    return (np.where(below, x.dtype.type(0), x),)
+    above = x > call.number("alpha", 1.0)
+    return (np.where(above, x, x.dtype.type(0)),)
 
 
 @operator("Shrink")
 def shrink(call: Call, x: Array) -> Outputs:
     bias, lambd = call.number("bias", 0.0), call.number("lambd", 0.5)
-    moved = np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0 * x))
+    moved = np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
     return (moved.astype(x.dtype),)
 
 
@@ -212,7 +214,7 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Callable[[
         "sigmoid": sigmoid,
         "affine": lambda x: a * x + b,
         "leakyrelu": lambda x: np.where(x >= 0, x, a * x),
-        "thresholdedrelu": lambda x: np.where(x >= a, x, 0 * x),
+        "thresholdedrelu": lambda x: np.where(x >= a, x, x.dtype.type(0)),
         "scaledtanh": lambda x: a * np.tanh(b * x),
         "hardsigmoid": lambda x: np.clip(a * x + b, 0, 1),
         "elu": lambda x: np.where(x >= 0, x, a * np.expm1(x)),
