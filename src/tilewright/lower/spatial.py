@@ -117,7 +117,7 @@ def lower_grid_sample(ctx: Lowering) -> None:
             sampler.position(cast(grid[(n, *at, len(spatial) - 1 - k)], sampler.real), dim)
             for k, dim in enumerate(spatial)
         ]
-        value = sampler.sum_over(_TAPS[mode], (n, c), positions, wide)
+        value = sampler.sum_over((n, c), positions, wide)
         return cast(value, out.dtype)
 
     ctx.pure(out, body)
@@ -168,7 +168,7 @@ class _Sampler:
         self.corners = bool(ctx.node.attribute("align_corners", 0))
         if self.padding not in ("zeros", "border", "reflection"):
             raise Unlowerable(f"padding mode {self.padding}")
-        self.nearest = ctx.node.attribute("mode", "linear") == "nearest"
+        self.taps = _TAPS[ctx.node.attribute("mode", "linear")]
 
     def position(self, coordinate: Expr, dim: Dim) -> Expr:
         """The place on an axis that a coordinate in [-1, 1] means, brought inside if padded so."""
@@ -177,13 +177,15 @@ class _Sampler:
             place = (coordinate + 1.0) / 2.0 * (size - 1.0)
         else:
             place = ((coordinate + 1.0) * size - 1.0) / 2.0
-        if self.nearest:
+        if self.taps is _nearest_taps:
             place = call("round", place)
         # Coordinates that are no numbers count as off the map (as in PyTorch).
         place = select(call("abs", place).lt(math.inf), place, _OFF_THE_MAP)
         low, high = self._borders(size)
         inside = place.ge(low) & place.le(high)
         if self.padding == "border":
+            if self.taps is _cubic_taps:  # the taps are brought inside one by one
+                return place
             return select(inside, place, place.max(0.0).min(size - 1.0))
         if self.padding == "reflection":
             return select(inside, place, self._reflected(place, size))
@@ -206,13 +208,11 @@ class _Sampler:
         inside = place.ge(low) & place.le(high)
         return select(span.gt(0.0), select(inside, place, folded), low)
 
-    def sum_over(
-        self, taps: _Taps, lead: tuple[Expr, ...], positions: Sequence[Expr], wide: DType
-    ) -> Expr:
+    def sum_over(self, lead: tuple[Expr, ...], positions: Sequence[Expr], wide: DType) -> Expr:
         """The weighted sum of the taps around a position."""
         choices: list[list[tuple[Expr, Expr | None]]] = []
         for position in positions:
-            first, weights = taps(position)
+            first, weights = self.taps(position)
             if weights is None:
                 choices.append([(first, None)])
             else:

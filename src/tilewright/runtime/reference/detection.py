@@ -77,7 +77,7 @@ def grid_sample(call: Call, x: Array, grid: Array) -> Outputs:
         at = np.rint(at) if mode == "nearest" else at
         edge = (0.0, extent - 1.0) if align else (-0.5, extent - 0.5)
         at = np.where(np.isfinite(at), at, -2.0)
-        if padding == "border":
+        if padding == "border" and mode != "cubic":  # whose taps are clipped one by one
             at = np.where((at < edge[0]) | (at > edge[1]), np.clip(at, 0, extent - 1), at)
         elif padding == "reflection":
             at = _reflect(at, *edge)
