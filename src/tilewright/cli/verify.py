@@ -86,7 +86,7 @@ def _facts(found: "Verification", small: "Reproducer | None") -> dict[str, objec
                 "name": output.name,
                 "error": output.error,
                 "tolerance": output.tolerance,
-                "passed": output.passed,
+                "passed": found.accepts(output),
                 "detail": output.detail,
             }
             for output in found.outputs
@@ -102,5 +102,7 @@ def _facts(found: "Verification", small: "Reproducer | None") -> dict[str, objec
             "cause": fault.cause,
             "detail": fault.detail,
         },
+        "rounding": found.rounding
+        and {"value": found.rounding.found.name, "error": found.rounding.found.error},
         "reproducer": small,
     }

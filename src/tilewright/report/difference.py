@@ -45,7 +45,7 @@ class FirstDecision:
     after: Decision | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference:
     """Two engines, the second compared with the first.
 
@@ -68,6 +68,12 @@ class Difference:
     num_same: int
     decision: FirstDecision | None
     models: str = ""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Difference: {self.after} against {self.before}>"
 
     def text(self, most: int = 10) -> str:
         """Lines for a terminal."""

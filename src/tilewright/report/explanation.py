@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
 
 SCHEMA = "tilewright.explanation/1"
@@ -197,7 +198,7 @@ class DeviceEstimate:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation:
     """Everything that is known of an engine, or of a model before it is built.
 
@@ -264,6 +265,12 @@ class Explanation:
         if self.floor_us is None or not self.end_to_end_us:
             return None
         return self.floor_us / self.end_to_end_us
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {self.title}: {plural(len(self.kernels), 'kernel')}>"
 
     def text(self, most: int = 15) -> str:
         """Lines for a terminal, with the ``most`` important kernels."""

@@ -61,7 +61,7 @@ class Event:
     sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
     """Where the time of a run went.
 
@@ -146,6 +146,12 @@ class Profile:
                 f"{us_text(self.end_to_end_us)}: the machine is busy"
             )
         return ""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Profile: {plural(len(self.kernels), 'kernel')}, {us_text(self.end_to_end_us)} end to end>"
 
     def text(self, most: int = 20) -> str:
         """Lines for a terminal: the totals, then the ``most`` expensive steps."""

@@ -162,3 +162,12 @@ def test_engines_of_different_models_are_called_so_first() -> None:
     assert "0 have the same name and operator" in found.models
     assert found.json()["models"] == found.models
     assert difference(first, first).models == ""
+
+
+def test_reports_print_as_text() -> None:
+    engine = compiled(network(), verify=False)
+    profile, explanation = engine.profile(feeds_of(), runs=1), engine.explain(feeds_of(), runs=0)
+    for report in (profile, explanation, difference(explanation, explanation)):
+        assert str(report) == report.text()
+        assert len(repr(report)) < 100
+        assert type(report).__name__ in repr(report)

@@ -1,0 +1,31 @@
+"""The verdict of a verification: the same in its report, as JSON and as exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.cli.verify import _facts
+from tilewright.compiler.bisect import Fault, Region
+from tilewright.compiler.compare import OutputError
+from tilewright.compiler.verify import Verification
+
+BEYOND = OutputError(name="y", error=2e-5, tolerance=1e-5)
+INNER = OutputError(name="sum", error=1e-7, tolerance=1e-5)
+ROUNDING = Fault(
+    cause="rounding",
+    found=INNER,
+    region=Region(value="sum", inputs=(), nodes=()),
+    kernel=None,
+)
+
+
+@pytest.mark.parametrize("rounding", [None, ROUNDING])
+def test_one_verdict_everywhere(rounding: Fault | None) -> None:
+    found = Verification(outputs=(BEYOND,), rounding=rounding)
+    accepted = rounding is not None
+    facts = _facts(found, None)
+    (output,) = facts["outputs"]  # type: ignore[misc]
+    assert found.passed is facts["passed"] is output["passed"] is accepted
+    assert ("WRONG" in str(found)) is not accepted
+    assert ("rounding that this model amplifies (accepted)" in str(found)) is accepted
+    assert (facts["rounding"] == {"value": "sum", "error": 1e-7}) is accepted
