@@ -92,7 +92,7 @@ def choose_layouts(
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
-    items, added = _choose_algorithms(items, constants, log, "winograd" not in disabled)
+    items, added = _choose_algorithms(items, keep, constants, log, "winograd" not in disabled)
     constants = {**constants, **added}
     layouts: dict[str, Layout] = {}
     if "layout" not in disabled:
@@ -136,7 +136,11 @@ def _stored(layout: Layout, shape: tuple[Dim, ...]) -> Blocked:
 
 
 def _choose_algorithms(
-    items: Sequence[Item], constants: Mapping[str, Array], log: DecisionLog, winograd: bool
+    items: Sequence[Item],
+    keep: Collection[str],
+    constants: Mapping[str, Array],
+    log: DecisionLog,
+    winograd: bool,
 ) -> tuple[list[Item], dict[str, Array]]:
     """Phases for divided axes, Winograd for 3x3 convolutions."""
     result: list[Item] = []
@@ -149,7 +153,7 @@ def _choose_algorithms(
         if not winograd:
             result.append(kernel)
             continue
-        kernels, arrays = apply_winograd([kernel], constants, log)
+        kernels, arrays = apply_winograd([kernel], constants, log, keep)
         result.extend(kernels)
         added.update(arrays)
     return result, added

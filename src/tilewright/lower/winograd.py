@@ -13,7 +13,7 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +64,7 @@ _G = np.array(
 )
 ONE = Dim.of(1)
 _CHOSEN = "F(4x4, 3x3), error up to 2e-5 of the largest value"
+_SINGLE_STORE_US = 0.005  # of one result, with its share of the transform, in scalar code
 _USUAL_SIZE = 40  # of a symbolic height or width, for predictions
 Array = npt.NDArray[Any]
 
@@ -85,13 +86,20 @@ class _Convolution:
 
 
 def apply_winograd(
-    kernels: Sequence[Kernel], constants: Mapping[str, Array], log: DecisionLog
+    kernels: Sequence[Kernel],
+    constants: Mapping[str, Array],
+    log: DecisionLog,
+    row_major: Collection[str] = (),
 ) -> tuple[list[Kernel], dict[str, Array]]:
-    """Replaces every convolution for which it pays."""
+    """Replaces every convolution for which it pays.
+
+    Args:
+        row_major: names of buffers that are stored row by row, where tiles are written singly.
+    """
     result: list[Kernel] = []
     added: dict[str, Array] = {}
     for kernel in kernels:
-        found = _match(kernel, constants)
+        found = _match(kernel, constants, row_major)
         if isinstance(found, Refusal):
             result.append(kernel)
             if found.reason:
@@ -109,7 +117,9 @@ def apply_winograd(
 # --- recognition ----------------------------------------------------------------------------------
 
 
-def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Convolution | Refusal:
+def _match(
+    kernel: Kernel, constants: Mapping[str, Array], row_major: Collection[str]
+) -> _Convolution | Refusal:
     """The convolution in a kernel; an empty reason means that there is none at all."""
     if not kernel.is_pure or len(kernel.stages[0].axes) != 4:
         return Refusal("")
@@ -133,7 +143,8 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Convolution | Ref
         return found
     if weight.buffer not in constants:
         return Refusal("the weights are not constant")
-    return found if (reason := _unprofitable(found)) is None else Refusal(reason)
+    singly = kernel.outputs[0].name in row_major
+    return found if (reason := _unprofitable(found, singly)) is None else Refusal(reason)
 
 
 def _is_zero(expr: Expr) -> bool:
@@ -166,8 +177,8 @@ def _windows(kernel: Kernel, total: Reduce, data: Load, weight: Load) -> _Convol
     )
 
 
-def _unprofitable(conv: _Convolution) -> str | None:
-    """The reason against the transform, or None."""
+def _unprofitable(conv: _Convolution, singly: bool) -> str | None:
+    """The reason against the transform, or None; ``singly``: results are stored one by one."""
     depth, filters = conv.total.axes[0].extent, conv.axes[1].extent
     if not depth.is_const or not filters.is_const:
         return "the number of channels is not known"
@@ -185,6 +196,8 @@ def _unprofitable(conv: _Convolution) -> str | None:
     moved = 2 * 4 * points * tiles * (c + m)
     direct = 2 * n * h * w * c * m * TAPS * TAPS / _FLOPS_PER_US
     ours = 2 * points * tiles * c * m / _FLOPS_PER_US + weights / rate + moved / _CACHE_BYTES_PER_US
+    if singly:
+        ours += n * h * w * m * _SINGLE_STORE_US
     if ours > _MAX_RELATIVE_COST * direct:
         return f"it would take {ours:.0f} us, direct sums {direct:.0f} us"
     return None

@@ -23,11 +23,13 @@ def _model(
 ) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["a"], **attributes),
-        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "same"], ["y"]),
     ]
+    same = np.eye(weight.shape[0], dtype=np.float32)[:, :, None, None]
     bias = RNG.standard_normal(weight.shape[0]).astype(np.float32)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    initializers = [numpy_helper.from_array(bias, "b")]
+    initializers = [numpy_helper.from_array(bias, "b"), numpy_helper.from_array(same, "same")]
     if constant:
         initializers.append(numpy_helper.from_array(weight, "w"))
     else:
@@ -103,6 +105,19 @@ def test_refusals(
     feeds = {"x": RNG.standard_normal((1, depth, size, size)).astype(np.float32)}
     if not constant:
         feeds["w"] = weight
+    assert _error(engine, model, feeds) <= 1e-5
+
+
+def test_results_that_are_stored_row_by_row_count() -> None:
+    """The last step writes them one by one, which takes longer than the sums save."""
+    model = _model(_weight(32, 32), [1, 32, 64, 64], pads=[1, 1, 1, 1])
+    assert _decision(tw.compile(model, verify=False, cache=None))[0].startswith("F(4x4, 3x3)")
+    del model.graph.node[-1]
+    model.graph.node[-1].output[0] = "y"
+    engine = tw.compile(model, verify=False, cache=None)
+    chosen, why = _decision(engine)
+    assert (chosen, "direct sums" in why) == ("direct", True)
+    feeds = {"x": RNG.standard_normal((1, 32, 64, 64)).astype(np.float32)}
     assert _error(engine, model, feeds) <= 1e-5
 
 
