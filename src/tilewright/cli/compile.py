@@ -95,8 +95,11 @@ def compile_model(
     import tilewright as tw
     from tilewright.cli.progress import stages
     from tilewright.compiler.feeds import load_npz
+    from tilewright.compiler.options import check_tunable
     from tilewright.report.summary import BuildSummary
 
+    if time_budget is not None:  # before the engine that is built without
+        check_tunable(target)
     verify_feeds = load_npz(npz) if npz is not None else None
 
     def build(**tuning: Any) -> tw.Engine:

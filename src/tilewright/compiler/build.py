@@ -22,6 +22,7 @@ from tilewright.compiler.options import (
     Range,
     Require,
     Wishes,
+    check_tunable,
     make_options,
     make_wishes,
 )
@@ -119,6 +120,8 @@ def compile(
         timing_store=timing_store,
         progress=progress,
     )
+    if wishes.tuning is not None:
+        check_tunable(options.target)
     _check_dumps(model, wishes)
     build = Build(
         options=options,

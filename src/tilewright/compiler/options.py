@@ -262,6 +262,19 @@ def make_tuning(*, tune: Any, time_budget: Any, timing_store: Any) -> Tuning | N
     return Tuning(search=search, budget_s=budget_s, store=store) if search or store else None
 
 
+def check_tunable(target: str) -> None:
+    """Refuses to tune, or to choose by timings, for what is chosen by formula alone.
+
+    Raises:
+        BadOption: the target is a GPU.
+    """
+    if is_cuda(target):
+        raise BadOption(
+            f"time_budget, timing_store or tune with the target {target}",
+            remedy="drop them: only schedules of CPUs are timed",
+        )
+
+
 def _seconds(option: str, value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value < math.inf:

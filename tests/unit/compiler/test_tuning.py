@@ -117,7 +117,7 @@ def test_a_forged_schedule_is_left_out_and_told(tmp_path: Path) -> None:
     store = tmp_path / "t.sqlite"
     compiled(network(), tune=True, timing_store=store, **LAST)
     with sqlite3.connect(store) as db:
-        db.execute("UPDATE OR REPLACE timings SET schedule = 'contraction(lanes=4096)', us = 1e-9")
+        db.execute("UPDATE OR REPLACE timings SET schedule = 'contraction(lanes=4096)', us = 1e-5")
         db.execute(
             "INSERT OR REPLACE INTO timings SELECT kernel, 1000000 + stage, target, "
             "compiler, threads, sizes, schedule, 'soon', 1.0, 1 FROM timings"
@@ -127,7 +127,7 @@ def test_a_forged_schedule_is_left_out_and_told(tmp_path: Path) -> None:
     told = [pair for d in engine.decisions if d.stage == "timing_store" for pair in d.rejected]
     reasons = {reason for _, reason in told}
     assert "they are of schedules that this kernel cannot have" in reasons
-    assert "they hold no times" in reasons
+    assert "they hold no times or sizes" in reasons
 
 
 def test_an_interrupted_search_keeps_what_was_timed(
@@ -159,6 +159,13 @@ def test_a_budget_is_a_positive_number(budget: Any) -> None:
 
 def test_options_that_ask_for_nothing_are_no_tuning() -> None:
     assert make_tuning(tune=False, time_budget=None, timing_store=None) is None
+
+
+@pytest.mark.parametrize("target", ["cuda", "sm_90"])
+@pytest.mark.parametrize("how", [{"tune": True}, {"time_budget": 1}, {"timing_store": "t.sqlite"}])
+def test_kernels_of_gpus_are_not_tuned(target: str, how: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=f"with the target {target}"):
+        compiled(network(), target=target, verify=False, **how)
 
 
 def test_another_machine_s_code_cannot_be_timed_here() -> None:
