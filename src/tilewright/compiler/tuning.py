@@ -183,8 +183,8 @@ def tuned_pick(
         found = store.read(scope)
         pick.timings = found.timings
         if found.ignored:
-            text = plural(found.ignored, "row")
-            log.add("timing_store", store.path.name, "used", ((text, "they hold no times"),))
+            rows, reason = plural(found.ignored, "row"), "they hold no times or sizes"
+            log.add("timing_store", store.path.name, "used", ((rows, reason),))
     if not tuning.search:
         return pick
 

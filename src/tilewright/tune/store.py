@@ -11,7 +11,7 @@ Not here: what is made of timings (tune.choice).
 
 from __future__ import annotations
 
-import math
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +24,8 @@ from tilewright.core.errors import CacheError
 _APPLICATION = 0x54574B54  # "TWKT"
 _FORMAT = 1
 _WAIT_S = 10.0  # for another program that writes
+_LEAST_US, _MOST_US = 1e-6, 1e12  # less than any instruction, longer than anyone waits
+_SIZES = re.compile(r"(?:[^\s=]+=[0-9]{1,12}(?: (?=\S)|\Z))*")  # larger ones fit no memory
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernels (hash TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS timings (
@@ -118,17 +120,16 @@ class TimingStore:
             rows = db.execute(_READ, (scope.target, scope.compiler, scope.threads)).fetchall()
         found = Snapshot()
         for kernel, number, sizes, schedule, us, formula_us, samples in rows:
-            if not (_is_time(us) and _is_time(formula_us) and isinstance(samples, int)):
+            texts = all(isinstance(part, str) for part in (kernel, sizes, schedule))
+            counts = _is_count(number, least=0) and _is_count(samples, least=1)
+            times = _is_time(us) and _is_time(formula_us)
+            if not (texts and counts and times and _SIZES.fullmatch(sizes)):
                 found.ignored += 1
                 continue
             timing = Timing(
-                sizes=str(sizes),
-                schedule=str(schedule),
-                us=us,
-                formula_us=formula_us,
-                samples=samples,
+                sizes=sizes, schedule=schedule, us=us, formula_us=formula_us, samples=samples
             )
-            found.timings.setdefault(Stage(str(kernel), number), []).append(timing)
+            found.timings.setdefault(Stage(kernel, number), []).append(timing)
         return found
 
     def write(
@@ -206,6 +207,8 @@ class TimingStore:
             message, remedy = "another program has locked the timing store", "wait for it to end"
         elif "readonly" in text or "unable to open" in text:
             message, remedy = f"the timing store cannot be written: {text}", "name another file"
+        elif isinstance(error, sqlite3.IntegrityError):
+            message, remedy = f"the timing store refuses new rows: {text}", "name another file"
         else:
             message = f"the timing store is damaged or none at all: {text}"
             remedy = "delete it, or name another file"
@@ -218,10 +221,14 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """The inverse; words that are no sizes are left out."""
+    """The inverse, for the sizes of a ``Timing`` that was read."""
     pairs = (word.partition("=") for word in text.split())
-    return {name: int(size) for name, _, size in pairs if size.isdecimal()}
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _is_count(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and value >= least
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value) and value > 0
+    return isinstance(value, float) and _LEAST_US <= value <= _MOST_US

@@ -175,4 +175,42 @@ def test_sizes_are_text_and_back() -> None:
     assert sizes_text({"s1": 128, "s0": 1}) == "s0=1 s1=128"
     assert parse_sizes("s0=1 s1=128") == {"s0": 1, "s1": 128}
     assert parse_sizes("") == {}
-    assert parse_sizes("s0=many s1") == {}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("sizes", "s0=" + "9" * 5000),  # more digits than Python reads
+        ("sizes", "s0=" + "9" * 13),
+        ("sizes", "s0=-4"),
+        ("sizes", "s0=\u0663"),  # a digit, but not ours
+        ("sizes", "s0=\u00b2"),
+        ("sizes", "s0=many s1"),
+        ("sizes", "s0=1 "),
+        ("sizes", b"s0=1"),
+        ("schedule", b"\xff\x00"),
+        ("kernel", b"\xff\x00"),
+        ("stage", "first"),
+        ("stage", 0.5),
+        ("stage", -1),
+        ("samples", 0),
+        ("samples", "many"),
+        ("us", 5e-324),
+        ("formula_us", 1e308),
+    ],
+)
+def test_rows_of_other_types_and_sizes_are_counted_and_left_out(
+    tmp_path: Path, column: str, value: object
+) -> None:
+    store = filled(tmp_path / "t.sqlite")
+    with sqlite3.connect(tmp_path / "t.sqlite") as db:
+        db.execute(f"UPDATE timings SET {column} = ?", (value,))
+    found = store.read(SCOPE)
+    assert (found.timings, found.ignored) == ({}, 1)
+
+
+def test_a_store_that_refuses_rows_says_so(tmp_path: Path) -> None:
+    filled(tmp_path / "t.sqlite")
+    with sqlite3.connect(tmp_path / "t.sqlite") as db:
+        db.execute("CREATE TRIGGER t BEFORE INSERT ON timings BEGIN SELECT RAISE(ABORT, 'no'); END")
+    refused(tmp_path / "t.sqlite", "refuses new rows: no")
