@@ -345,6 +345,7 @@ def load(
 
     Raises:
         CorruptEngine: the file is damaged, truncated, foreign or hostile.
+        UserError: there is no such file.
         BadTarget: it was compiled for another processor.
         BadOption: an option is of a wrong type or out of range.
     """

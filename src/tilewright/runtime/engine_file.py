@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from tilewright.core import dtypes
 from tilewright.core.check_option import MAX_THREADS, file_path
-from tilewright.core.errors import CorruptEngine
+from tilewright.core.errors import CorruptEngine, UserError
 from tilewright.core.record import Decision, Placement
 from tilewright.core.whole_file import whole_file
 from tilewright.runtime.check_program import check_program
@@ -175,6 +175,7 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
 
     Raises:
         CorruptEngine: it is damaged, truncated, hostile or of another format.
+        UserError: there is no such file.
         BadOption: ``path`` is no path.
     """
     checked = file_path("path", path)
@@ -186,7 +187,7 @@ def load_parts(path: str | os.PathLike[str]) -> EngineParts:
             with zipfile.ZipFile(file) as archive:
                 return _read(archive)
     except FileNotFoundError as error:
-        raise CorruptEngine("no such file", file=name, remedy="check the path") from error
+        raise UserError("no such file", file=name, remedy="check the path") from error
     except _ARCHIVE_ERRORS as error:
         remedy = _COMPILE if checked.suffix in _MODELS else _REMEDY
         raise CorruptEngine(f"not an engine file: {error}", file=name, remedy=remedy) from error

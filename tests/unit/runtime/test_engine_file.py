@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tilewright.core.errors import CacheError, CorruptEngine
+from tilewright.core.errors import CacheError, CorruptEngine, UserError
 from tilewright.runtime import engine_file
 from unit.compiler.models import compiled, feeds_of, network, saved
 
@@ -140,7 +140,9 @@ def _refused(path: Path, message: str) -> None:
 
 def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "engine.tw"
-    _refused(path, "no such file")
+    with pytest.raises(UserError, match="no such file") as caught:
+        tw.load(path)
+    assert (type(caught.value), caught.value.file) == (UserError, str(path))
     path.write_bytes(b"")
     _refused(path, "not an engine file")
     path.write_bytes(b"text" * 100)
