@@ -6,7 +6,8 @@ Not here: comparing (runtime.explain.difference).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tilewright.core.plural import plural
@@ -56,6 +57,9 @@ class Difference:
         kernels: changed ones, the greatest change of time first.
         num_same: kernels of equal code on equal nodes.
         decision: the first that differs; None where none does.
+        before_sizes, after_sizes: of the symbolic dims of inputs, at which they were explained;
+            ``assumed`` names those that nobody gave.
+        disturbance: what shows that the machine was busy meanwhile; empty on a quiet one.
         models: how the models themselves differ; empty where both are of the same nodes.
     """
 
@@ -67,6 +71,10 @@ class Difference:
     kernels: tuple[ChangedKernels, ...]
     num_same: int
     decision: FirstDecision | None
+    before_sizes: Mapping[str, int] = field(default_factory=dict)
+    after_sizes: Mapping[str, int] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    disturbance: str = ""
     models: str = ""
 
     def __str__(self) -> str:
@@ -93,6 +101,9 @@ def difference_text(difference: Difference, most: int = 10) -> str:
         change = difference.after_us / difference.before_us - 1
         times = f"{us_text(difference.before_us)} -> {us_text(difference.after_us)}"
         lines.append(f"time {times} ({change:+.1%})")
+    if difference.disturbance:
+        lines.append(f"      {difference.disturbance}: the change may be of that")
+    lines += _sizes(difference)
     lines += [f"{name}: {old} -> {new}" for name, old, new in difference.facts]
     changed = len(difference.kernels)
     lines.append(f"the same: {plural(difference.num_same, 'kernel')}; changed: {changed}")
@@ -110,6 +121,14 @@ def difference_text(difference: Difference, most: int = 10) -> str:
     elif not difference.kernels:
         lines.append("all decisions are the same")
     return "\n".join(lines)
+
+
+def _sizes(difference: Difference) -> list[str]:
+    both = (difference.before_sizes, difference.after_sizes)
+    texts = dict.fromkeys(", ".join(f"{n}={size}" for n, size in sizes.items()) for sizes in both)
+    assumed = f" (assumed: {', '.join(difference.assumed)})" if difference.assumed else ""
+    text = " -> ".join(text or "none" for text in texts)
+    return [f"sizes: {text}{assumed}"] if any(both) else []
 
 
 def _signed(microseconds: float) -> str:

@@ -17,6 +17,10 @@ from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
 
 SCHEMA = "tilewright.explanation/1"
+_CONTRACTIONS = frozenset(
+    """Attention Conv ConvInteger ConvTranspose DeformConv Einsum GRU Gemm LSTM MatMul MatMulInteger
+    QLinearConv QLinearMatMul RNN""".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,13 @@ class KernelReport:
     headroom_us: float | None
     advice: str = ""
     best_us: float | None = None
+
+    @property
+    def anchor(self) -> str:
+        """The node that most of its time goes to: its contraction, else that of its result."""
+        pairs = list(zip(self.nodes, self.operators, strict=False))
+        found = [node for node, operator in pairs if operator in _CONTRACTIONS]
+        return (found or self.nodes or (self.name,))[-1]
 
     @property
     def roof_fraction(self) -> float | None:

@@ -80,7 +80,9 @@ def _kernels(e: Explanation, most: int) -> list[str]:
     ]
     for k in kernels[:most]:
         roof = "" if k.roof_fraction is None else f"{k.roof_fraction:.0%}"
-        before = f"{_cell(k.headroom_us)} {_cell(k.time_us)} " if is_timed else ""
+        before = (
+            f"{_cell(k.headroom_us)} {_cell(k.time_us)} {_cell(k.best_us)} " if is_timed else ""
+        )
         after = f"{roof:>5} " if is_timed else ""
         lines.append(
             f"  {k.index:>4} {before}{_cell(k.floor_us)} {after}"
@@ -94,7 +96,7 @@ def _kernels(e: Explanation, most: int) -> list[str]:
 
 def _table_head(is_timed: bool) -> str:
     """Without times there are no columns for them."""
-    before = f"{'saves ms':>9} {'time ms':>9} " if is_timed else ""
+    before = f"{'saves ms':>9} {'time ms':>9} {'best ms':>9} " if is_timed else ""
     after = f"{'roof':>5} " if is_timed else ""
     how = "limit, tactic, nodes" if is_timed else "limit, nodes"
     return f"  {'#':>4} {before}{'floor ms':>9} {after}{'bytes':>9} {'flops':>8}  {how}"
@@ -105,10 +107,11 @@ def _how(kernel: KernelReport) -> str:
 
 
 def nodes_text(kernel: KernelReport, most: int = 3) -> str:
-    """The last source nodes of a kernel, and how many more there are."""
-    names = kernel.nodes[-most:]
-    more = f"{len(kernel.nodes) - most} more + " if len(kernel.nodes) > most else ""
-    return more + " + ".join(names)
+    """The node that costs most, how many others are left out, and the last ones."""
+    others = [node for node in kernel.nodes if node != kernel.anchor]
+    last = others[-(most - 1) :]
+    more = [f"{len(others) - len(last)} more"] if len(others) > len(last) else []
+    return " + ".join((kernel.anchor, *more, *last))
 
 
 def _elsewhere(e: Explanation) -> list[str]:

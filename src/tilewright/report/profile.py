@@ -151,7 +151,8 @@ class Profile:
         return self.text()
 
     def __repr__(self) -> str:
-        return f"<Profile: {plural(len(self.kernels), 'kernel')}, {us_text(self.end_to_end_us)} end to end>"
+        kernels = plural(len(self.kernels), "kernel")
+        return f"<Profile: {kernels}, {us_text(self.end_to_end_us)} end to end>"
 
     def text(self, most: int = 20) -> str:
         """Lines for a terminal: the totals, then the ``most`` expensive steps."""

@@ -93,7 +93,8 @@ class BuildSummary:
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text of each line."""
-        target = f"{self.target} {self.cpu}, {plural(self.threads, 'thread')}, {self.precision}"
+        device = " ".join(dict.fromkeys((self.target, self.cpu)))  # of a GPU both are the same
+        target = f"{device}, {plural(self.threads, 'thread')}, {self.precision}"
         kernels = f"{self.kernels} after fusion, {self.kernels_before_fusion} before"
         return [
             ("engine", f"{self.file} ({readable_bytes(self.num_bytes)})"),

@@ -11,6 +11,7 @@ from tilewright.compiler import object_cache
 from tilewright.compiler.estimate import estimate
 from tilewright.core.errors import BadOption, BadTarget, ShapeMismatch
 from tilewright.hw.tables.boards import BOARDS
+from tilewright.runtime.explain.collect import _unknown_roofs
 from unit.compiler.models import compiled, feeds_of, network
 
 
@@ -100,6 +101,17 @@ def test_an_estimate_always_has_roofs_and_limits() -> None:
     found = estimate(network())
     assert found.roofs is not None
     assert all(kernel.floor_us and kernel.limit for kernel in found.kernels)
+
+
+def test_an_estimate_for_a_gpu_is_headed_by_it() -> None:
+    found = estimate(network(), board="H200")
+    assert found.facts == {"device": "H200", "precision": "fp32"}
+    assert "cpu" not in found.text().splitlines()[0]
+
+
+def test_roofs_of_absent_machines_have_a_remedy_that_helps() -> None:
+    assert "--on BOARD" in _unknown_roofs({"archs": ("sm_90",), "cpu": "sm_90"})
+    assert "of haswell: explain the engine where it runs" in _unknown_roofs({"cpu": "haswell"})
 
 
 @pytest.mark.parametrize(

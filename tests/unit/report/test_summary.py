@@ -45,6 +45,11 @@ def test_each_fact_has_a_line() -> None:
     assert lines["seconds"] == "0.30 (import 0.25)"
 
 
+def test_a_gpu_is_named_once() -> None:
+    built = replace(BUILT, target="sm_90", cpu="sm_90")
+    assert dict(built.lines())["target"] == "sm_90, 2 threads, fp32"
+
+
 def test_the_arena_is_stated_with_its_sizes() -> None:
     built = replace(BUILT, arena_bytes=100, arena_sizes={"n": 2, "m": 3}, interpreted=[])
     lines = dict(built.lines())

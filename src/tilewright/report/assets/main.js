@@ -14,8 +14,8 @@ function numbers(data) {
 }
 
 function facts(data) {
-  const {cpu, precision, threads} = data.facts;
-  const parts = [cpu, precision, threads && `${threads} thread${threads > 1 ? "s" : ""}`].filter(Boolean);
+  const {device, target, cpu, precision, threads} = data.facts;
+  const parts = [device ?? cpu ?? target, precision, threads && `${threads} thread${threads > 1 ? "s" : ""}`].filter(Boolean);
   const sizes = data.dims.filter((name) => name in data.sizes).map((name) => `${name}=${data.sizes[name]}`);
   if (sizes.length) parts.push(sizes.join(" ") + (data.assumed.length ? " (assumed)" : ""));
   if (data.roofs) parts.push(`roofs of ${data.roofs.device}, ${data.roofs.source}`);

@@ -15,6 +15,7 @@ from tilewright.report.profile import Profile
 from tilewright.report.units import us_text
 
 NEAR_ROOF = 0.8
+_FAR = 0.25  # of the roof: below it, something else takes the time
 _SMALL_US = 3.0
 _WORTH_US = 0.5
 _RUNTIME_SHARE = 0.2
@@ -58,7 +59,7 @@ class _Finding:
     """What holds one kernel back.
 
     Attributes:
-        cause: ends ``is bound by ...``.
+        cause: ends ``Kernel ... is``.
         remedy: what would save ``saves_us``; empty where nothing would.
         kind: equal for remedies that are alike.
     """
@@ -78,21 +79,21 @@ def _finding(kernel: KernelReport, costly: Intermediate | None) -> _Finding | No
         saves = kernel.headroom_us or 0.0
         remedy = _remedy(kernel)
         return _Finding(
-            kernel=kernel, cause=_cause(kernel), remedy=remedy, kind=remedy, saves_us=saves
+            kernel=kernel, cause=_verdict(kernel), remedy=remedy, kind=remedy, saves_us=saves
         )
     price = (costly.price_us or 0.0) if costly is not None else 0.0
     most = kernel.floor_us if kernel.best_us is None else kernel.best_us
     if costly is not None and price >= _WORTH_US:
         return _Finding(
             kernel=kernel,
-            cause=_cause(kernel),
+            cause=_verdict(kernel),
             remedy=f"fusing it with its reader #{costly.consumer} (refused: {costly.reason})",
             kind=costly.reason,
             saves_us=min(price, most),
         )
     if kernel.time_us is None:
         return None
-    return _Finding(kernel=kernel, cause=_cause(kernel), remedy="", kind="", saves_us=0.0)
+    return _Finding(kernel=kernel, cause=_verdict(kernel), remedy="", kind="", saves_us=0.0)
 
 
 def _alike(findings: Sequence[_Finding]) -> list[list[_Finding]]:
@@ -108,19 +109,19 @@ def _step(group: Sequence[_Finding]) -> NextStep:
     group = sorted(group, key=lambda found: -found.saves_us)
     first, saves = group[0], sum(found.saves_us for found in group)
     indices = tuple(sorted(found.kernel.index for found in group))
-    name = f"Kernel #{first.kernel.index} ({_label(first.kernel)}) is"
+    name = f"Kernel #{first.kernel.index} ({first.kernel.anchor}) is"
     if len(group) > 1:
-        name = f"{len(group)} kernels like #{first.kernel.index} ({_label(first.kernel)}) are"
+        name = f"{len(group)} kernels like #{first.kernel.index} ({first.kernel.anchor}) are"
     times = [found.kernel.best_us for found in group if found.kernel.best_us is not None]
     of_time = f" of {us_text(sum(times))}" if times else ""
     end = f"{first.remedy} would save up to {us_text(saves)}{of_time}."
     if not first.remedy:
         end = "only less work helps: a narrower type, or fewer channels."
     return NextStep(
-        subject=_label(first.kernel),
+        subject=first.kernel.anchor,
         kernels=indices,
         saves_us=saves,
-        text=f"{name} bound by {first.cause}; {end}",
+        text=f"{name} {first.cause}; {end}",
     )
 
 
@@ -140,6 +141,14 @@ def _cause(kernel: KernelReport) -> str:
     if _is_unvectorised(kernel):
         return f"scalar code ({kernel.roof_fraction:.0%} of {_bound(kernel.limit)} reached)"
     return f"{_bound(kernel.limit)} ({kernel.roof_fraction:.0%} reached)"
+
+
+def _verdict(kernel: KernelReport) -> str:
+    """What holds a kernel back; far from every roof no roof does, and only a distance is known."""
+    fraction = kernel.roof_fraction
+    if fraction is None or fraction >= _FAR or _is_unvectorised(kernel):
+        return f"bound by {_cause(kernel)}"
+    return f"{1 / fraction:.3g} times over the floor that {_bound(kernel.limit)} sets"
 
 
 def _remedy(kernel: KernelReport) -> str:
@@ -172,10 +181,6 @@ def _host_steps(host: Sequence[HostReport]) -> list[NextStep]:
         for step in host
         if step.kind == "Interpret" and step.time_us is not None and step.time_us >= _WORTH_US
     ]
-
-
-def _label(kernel: KernelReport) -> str:
-    return kernel.nodes[-1] if kernel.nodes else kernel.name
 
 
 def _bound(limit: str) -> str:

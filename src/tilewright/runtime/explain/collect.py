@@ -79,7 +79,7 @@ def explain(
     return Explanation(
         title=subject.title,
         is_built=subject.is_built,
-        facts=_facts(subject, profile),
+        facts=_facts(subject, profile, floors),
         sizes=known,
         assumed=tuple(assumed),
         disturbance="" if profile is None else profile.disturbance,
@@ -104,7 +104,7 @@ def explain(
         next_steps=tuple(steps),
         devices=tuple(devices),
         decisions=tuple(subject.decisions),
-        warnings=(*warnings, *beaten, *_warnings(floors, profile, len(kernels))),
+        warnings=(*warnings, *beaten, *_warnings(subject, floors, profile, len(kernels))),
     )
 
 
@@ -237,8 +237,12 @@ def _layouts(decisions: Sequence[Decision]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _facts(subject: Subject, profile: Profile | None) -> dict[str, Any]:
-    info = subject.info
+def _facts(subject: Subject, profile: Profile | None, floors: Floors | None) -> dict[str, Any]:
+    info = dict(subject.info)
+    if info.get("cpu") == info.get("target"):  # a GPU's
+        info.pop("cpu", None)
+    if not subject.is_built and floors is not None and floors.roofs.threads is None:
+        return {"device": floors.roofs.device, "precision": info.get("precision")}
     names = ("target", "cpu", "precision", "vector_bytes", "disabled", "tilewright", "llvm")
     facts = {name: info[name] for name in names if info.get(name)}
     facts["threads"] = profile.threads if profile is not None else info.get("threads", 1)
@@ -285,10 +289,19 @@ def _approximated(subject: Subject) -> list[str]:
     return result
 
 
-def _warnings(floors: Floors | None, profile: Profile | None, num_kernels: int) -> list[str]:
+def _unknown_roofs(info: Mapping[str, Any]) -> str:
+    """What to do where an engine is of another machine."""
+    if info.get("archs"):
+        return "no roofs were taken: `--on BOARD`, for example --on H200, takes those of a GPU"
+    return f"no roofs are known of {info.get('cpu')}: explain the engine where it runs"
+
+
+def _warnings(
+    subject: Subject, floors: Floors | None, profile: Profile | None, num_kernels: int
+) -> list[str]:
     result = []
     if floors is None:
-        result.append("no roofs are known of this device: run `tilewright device --probe` once")
+        result.append(_unknown_roofs(subject.info))
     elif floors.note:
         result.append(floors.note)
     if floors is not None and floors.roofs.threads is None and num_kernels:

@@ -54,6 +54,10 @@ def difference(
         kernels=tuple(sorted(changed, key=lambda item: -abs(item.cost_us or 0.0))),
         num_same=len(groups) - len(changed),
         decision=_first_decision(before.decisions, after.decisions),
+        before_sizes=before.input_sizes,
+        after_sizes=after.input_sizes,
+        assumed=tuple(dict.fromkeys((*before.assumed, *after.assumed))),
+        disturbance=before.disturbance or after.disturbance,
         models=_other_models(before, after),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tilewright.report.explanation import HostReport, Intermediate, KernelReport
+from tilewright.report.explanation_text import nodes_text
 from tilewright.report.profile import Profile
 from tilewright.runtime.explain.advice import advise
 
@@ -57,6 +58,22 @@ def test_a_kernel_below_its_peak_wants_a_better_schedule() -> None:
         "Kernel #0 (node0) is bound by float32 arithmetic (50% reached); a better schedule of "
         "contraction for these sizes (`--time-budget` tunes) would save up to 0.050 ms of 0.100 ms."
     )
+
+
+def test_far_from_its_roof_a_kernel_is_not_bound_by_it() -> None:
+    text = only(kernel(floor_us=4.0, headroom_us=96.0))
+    assert "is 25 times over the floor that float32 arithmetic sets; a better schedule" in text
+    assert "bound" not in text
+
+
+def test_a_kernel_is_named_after_its_contraction() -> None:
+    fused = kernel(
+        nodes=("pad", "conv", "scale", "shift", "clip"),
+        operators=("Pad", "Conv", "Mul", "Add", "Clip"),
+    )
+    assert "Kernel #0 (conv) is" in only(fused)
+    assert nodes_text(fused) == "conv + 2 more + shift + clip"
+    assert nodes_text(kernel()) == "node0"
 
 
 def test_what_tuning_did_not_find_is_not_to_be_tuned_again() -> None:

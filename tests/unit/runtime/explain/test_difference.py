@@ -56,6 +56,18 @@ def test_an_engine_does_not_differ_from_itself() -> None:
     assert "all decisions are the same" in found.text()
 
 
+def test_sizes_and_a_busy_machine_are_told() -> None:
+    quiet = replace(
+        compiled(network(), verify=False).explain(feeds_of(2, 6), runs=1), disturbance=""
+    )
+    assert "busy" not in difference(quiet, quiet).text()
+    found = difference(quiet, replace(quiet, disturbance="the machine is busy", assumed=("batch",)))
+    assert "the machine is busy: the change may be of that" in found.text()
+    assert "sizes: batch=2, height=6 (assumed: batch)" in found.text()
+    assert found.json()["after_sizes"] == {"batch": 2, "height": 6}
+    assert found.json()["disturbance"] == "the machine is busy"
+
+
 def test_a_disabled_tactic_names_its_kernel_first() -> None:
     before = explained(compiled(one_product(), verify=False))
     after = explained(compiled(one_product(), verify=False, disable=["contraction"]))
