@@ -172,7 +172,7 @@ def make_options(
     return CompileOptions(
         target=_target(target, cpu),
         cpu=_processor(cpu),
-        precision=check.one_of("precision", precision, _PRECISIONS[is_cuda(target)]),
+        precision=_precision(precision, is_cuda(target)),
         threads=check.thread_count(threads),
         ranges={name: _range(name, value) for name, value in given.items()},
         require=Require.of(require),
@@ -187,6 +187,14 @@ def _target(name: Any, cpu: Any) -> str:
         raise BadOption(f"cpu={cpu!r} with the target {name}", remedy="drop one of them")
     cuda_target(name)
     return str(name)
+
+
+def _precision(name: Any, on_gpu: bool) -> str:
+    if isinstance(name, str) and name == "fp16" and not on_gpu:
+        raise BadOption(
+            "precision fp16 is for GPUs", remedy="it needs target=cuda (--target cuda), or use fp32"
+        )
+    return check.one_of("precision", name, _PRECISIONS[on_gpu])
 
 
 def _processor(name: Any) -> str | None:

@@ -89,6 +89,7 @@ def test_what_is_interpreted_is_printed_and_can_be_forbidden(folder: Path) -> No
         (("--require", "max_error=1e-5", "--no-verify"), "verification is switched off"),
         (("--cpu", "z80"), "unknown processor 'z80'"),
         (("--target", "abacus"), "unknown target 'abacus'"),
+        (("--precision", "fp16"), "--target cuda"),
         (("--precision", "int3"), "unknown precision 'int3'"),
         (("-o", "none/net.tw"), "no such folder"),
         (("-o", "."), "is a folder"),
@@ -242,7 +243,7 @@ def test_with_json_an_error_is_a_document_too() -> None:
     result = _run("run", "none.tw", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout) == {
-        "error": "CorruptEngine",
+        "error": "UserError",
         "message": "no such file",
         "remedy": "check the path",
         "file": "none.tw",
