@@ -114,6 +114,9 @@ def _print_report(report: "BenchReport") -> None:
         console.write(_canaries(comparison))
         console.write("")
     console.show(_ratios(report))
+    for comparison in report.comparisons:
+        if comparison.canaries.are_few:
+            console.write(_doubt(comparison))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
     for timing in report.comparisons[0].timings:
         console.write(
@@ -150,6 +153,14 @@ def _canaries(comparison: "Comparison") -> str:
         f"{plural(found.num_kept, 'round')} counted, {found.num_discarded} thrown away as the "
         f"machine was slow: canary {found.best_flops / 1e9:.0f} GFLOP/s at best, "
         f"{min(found.share):.0%} of it at worst"
+    )
+
+
+def _doubt(comparison: "Comparison") -> str:
+    found = comparison.canaries
+    return (
+        f"Doubtful: of {_title(comparison)}, only {found.num_kept} of {found.num_asked} rounds "
+        "counted, as the machine was busy, and the mean is of these; measure again"
     )
 
 

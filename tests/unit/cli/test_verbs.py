@@ -12,6 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tilewright.cli import app
+from tilewright.cli import bench as bench_verb
+from tilewright.compiler.bench import BenchReport, Comparison
+from tilewright.compiler.bench.results import Round, canaries_of
 from unit.compiler.models import feeds_of, network, saved
 from unit.graph.models import model_of, node, tensor_info
 
@@ -351,6 +354,23 @@ def test_bench_ends_with_ratios_and_their_mean() -> None:
     assert any("counted, " in line and "GFLOP/s at best" in line for line in lines)
     assert any("geometric mean" in line for line in lines)
     assert any("onnxruntime" in line and ": fp32 (" in line for line in lines)
+
+
+def test_bench_doubts_a_mean_of_few_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = [Round(canary_flops=speed, samples_us={"p": [2.0]}) for speed in (9e9, 5e9, 5e9)]
+    found = Comparison(
+        model="m.onnx",
+        threads=1,
+        device="d",
+        commit=None,
+        inputs={},
+        timings=[],
+        ratio_min={"p": 2.0},
+        ratio_median={"p": 2.0},
+        canaries=canaries_of(rounds, 3),
+    )
+    bench_verb._print_report(BenchReport.of([found]))
+    assert "of m.onnx, 1 thread, only 1 of 3 rounds counted" in capsys.readouterr().out
 
 
 def test_bench_keeps_what_was_measured_before_a_failure(folder: Path) -> None:

@@ -223,7 +223,7 @@ def _round(flops: float, us: float) -> Round:
 def test_rounds_of_a_slow_machine_do_not_count() -> None:
     rounds = [_round(100.0, 1.0), _round(89.0, 9.0), _round(92.0, 2.0), _round(50.0, 8.0)]
     assert kept_samples_us(rounds, "p") == [1.0, 2.0]
-    found = canaries_of(rounds)
+    found = canaries_of(rounds, 2)
     assert (found.num_kept, found.num_discarded, found.best_flops) == (2, 2, 100.0)
     assert found.share == [1.0, 0.89, 0.92, 0.5]
 
@@ -263,9 +263,13 @@ def test_rounds_that_do_not_count_are_made_up_for(
     monkeypatch.setattr(compare, "SETTLE_S", 0.0)
     contenders = [FakeContender("p"), FakeContender("tilewright")]
     options = BenchOptions(rounds=3)
-    rounds = compare.take_turns(contenders, FakeCanary(*flops), options, lambda _: None)
+    said: list[str] = []
+    rounds = compare.take_turns(contenders, FakeCanary(*flops), options, said.append)
     assert len(rounds) == num_rounds
-    assert canaries_of(rounds).num_kept == num_kept
+    found = canaries_of(rounds, options.rounds)
+    assert (found.num_kept, found.are_few) == (num_kept, num_kept == 1)
+    assert len(set(said)) == num_rounds  # no line twice
+    assert any("discarded" in line for line in said) is (num_rounds > 3)
     assert [next(iter(one.samples_us)) for one in rounds[:2]] == ["p", "tilewright"]
 
 
@@ -284,7 +288,7 @@ def _comparison(ratio: float) -> Comparison:
         timings=[],
         ratio_min={"p": ratio},
         ratio_median={"p": 2 * ratio},
-        canaries=canaries_of([_round(1.0, 1.0)]),
+        canaries=canaries_of([_round(1.0, 1.0)], 1),
     )
 
 

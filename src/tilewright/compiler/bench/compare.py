@@ -105,7 +105,7 @@ def bench(
         timings=timings,
         ratio_min={t.contender: t.min_us / ours.min_us for t in timings[:-1]},
         ratio_median={t.contender: t.median_us / ours.median_us for t in timings[:-1]},
-        canaries=canaries_of(rounds),
+        canaries=canaries_of(rounds, options.rounds),
     )
 
 
@@ -118,7 +118,9 @@ def take_turns(
         num_kept = sum(is_kept(one, rounds) for one in rounds)
         if num_kept >= options.rounds:
             break
-        progress(f"round {num_kept + 1} of {options.rounds}")
+        lost = len(rounds) - num_kept
+        discarded = f", {lost} discarded as the machine was slow" if lost else ""
+        progress(f"round {len(rounds) + 1}: {num_kept} of {options.rounds} counted{discarded}")
         time.sleep(SETTLE_S)
         before = canary.flops()
         samples_us = {}

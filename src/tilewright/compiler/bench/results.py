@@ -54,12 +54,19 @@ class Canaries:
         best_flops: the highest of the rounds, in float32 operations a second.
         share: of each round, relative to the best.
         num_kept, num_discarded: rounds that count, and that were too slow to count.
+        num_asked: rounds that should have counted.
     """
 
     best_flops: float
     share: Sequence[float]
     num_kept: int
     num_discarded: int
+    num_asked: int
+
+    @property
+    def are_few(self) -> bool:
+        """Whether fewer than half of the rounds that were asked for count."""
+        return 2 * self.num_kept < self.num_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +109,8 @@ def is_kept(one: Round, rounds: Sequence[Round]) -> bool:
     return best <= SLOWEST_CANARY * one.canary_flops
 
 
-def canaries_of(rounds: Sequence[Round]) -> Canaries:
-    """Summary of the rounds' canaries."""
+def canaries_of(rounds: Sequence[Round], num_asked: int) -> Canaries:
+    """Summary of the rounds' canaries, of which so many should count."""
     best = max(one.canary_flops for one in rounds)
     num_kept = sum(is_kept(one, rounds) for one in rounds)
     return Canaries(
@@ -111,6 +118,7 @@ def canaries_of(rounds: Sequence[Round]) -> Canaries:
         share=[one.canary_flops / best for one in rounds],
         num_kept=num_kept,
         num_discarded=len(rounds) - num_kept,
+        num_asked=num_asked,
     )
 
 
