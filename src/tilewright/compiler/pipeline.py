@@ -53,7 +53,7 @@ class Build:
         tuning: how schedules are chosen; None: by formula, without a look at the clock.
         feeds: inputs to tune and to compare passes with; None draws some.
         reproducer: folder for the part of a model that a wrong pass changes.
-        effort: rounds and timings of the search.
+        effort: rounds, timings and gain of the search.
     """
 
     options: CompileOptions
@@ -67,7 +67,7 @@ class Build:
     tuning: Tuning | None = None
     feeds: Mapping[str, Any] | None = None
     reproducer: Path | None = None
-    effort: Mapping[str, int] = field(default_factory=dict)
+    effort: Mapping[str, float] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

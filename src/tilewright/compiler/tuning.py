@@ -74,14 +74,15 @@ class TunedPick:
     """Schedules by the timings of a store.
 
     Attributes:
-        effort: rounds and timings of this build's search; no part of the engine.
+        effort: rounds and timings of this build's search, and the microseconds of a run that it
+            gained; no part of the engine.
     """
 
     target: CpuTarget
     disabled: tuple[str, ...]
     log: DecisionLog
     timings: dict[Stage, list[Timing]] = field(default_factory=dict)
-    effort: dict[str, int] = field(default_factory=dict)
+    effort: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, text: str, kernel: Kernel) -> Sequence[Choice | None]:
         name = kernel_hash(text)
@@ -212,12 +213,19 @@ def tuned_pick(
         "rounds": search.num_rounds,
         "timed": search.num_timed,
         "disturbed": search.num_disturbed,
+        "gained_us": bench.gained_us(),
+        "formula_us": bench.formula_us,
     }
     return pick
 
 
 class _Bench:
-    """The network with trial schedules, in turns with the formula's."""
+    """The network with trial schedules, in turns with the formula's.
+
+    Attributes:
+        texts: of kernels by hash.
+        formula_us: least time that all stages with the formula's schedules took in a run.
+    """
 
     def __init__(
         self,
@@ -228,6 +236,7 @@ class _Bench:
     ) -> None:
         self._pick, self._trials, self._options = pick, trials, options
         self.texts: dict[str, str] = {}
+        self.formula_us = 0.0
         self._nests: dict[Stage, Nest] = {}
         self._sizes: dict[Stage, dict[str, int]] = {}
         store, engine = trials.assemble(formula, options)
@@ -275,6 +284,16 @@ class _Bench:
                     found[stage] = choice.schedule
         return found
 
+    def gained_us(self) -> float:
+        """What the winners save in a run, by the turns in which they and the formula's ran."""
+        winners, gained = self.winners(), 0.0
+        for (stage, sizes), places in self._groups.items():
+            if stage in winners:
+                key = (sizes, winners[stage].text)
+                found = [t for t in self._pick.timings[stage] if (t.sizes, t.schedule) == key]
+                gained += len(places) * sum(t.formula_us - t.us for t in found)
+        return gained
+
     def time(self, trial: Mapping[Stage, Schedule]) -> Mapping[Stage, list[Turn]]:
         """Runs both engines in turns; of each stage the least time counts."""
         clock = self._formula
@@ -283,6 +302,8 @@ class _Bench:
             clock = engine.stage_clock(self._feeds)
             clock.run()
         ours, formula, runs = _take_turns(clock, self._formula)
+        formula_us = float(formula.sum()) / 1e3
+        self.formula_us = min(self.formula_us or formula_us, formula_us)
         turns: dict[Stage, list[Turn]] = {}
         for (stage, sizes), places in self._groups.items():
             turns.setdefault(stage, []).append(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.core.plural import plural
+from tilewright.report.units import us_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class BuildSummary:
         verification: the same in words.
         interpreted: (node, operator, reason) of nodes without a kernel.
         tuning: rounds of the search, schedules timed, and those that other programs disturbed;
-            empty where nothing was timed.
+            microseconds that a run gained, of those that its kernels took; empty where nothing was
+            timed.
         seconds: of each stage, and ``total_seconds``.
         notes: on what the build could not do besides, such as to fill the cache.
     """
@@ -51,7 +53,7 @@ class BuildSummary:
     verification: str
     interpreted: Sequence[Sequence[str]]
     num_decisions: int
-    tuning: Mapping[str, int] = field(default_factory=dict)
+    tuning: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     total_seconds: float = 0.0
     notes: Sequence[str] = ()
@@ -129,9 +131,12 @@ class BuildSummary:
     def _tuning(self) -> list[tuple[str, str]]:
         if not self.tuning:
             return []
-        timed = plural(self.tuning["timed"], "timing")
-        text = f"{timed} in {plural(self.tuning['rounds'], 'round')}"
-        if disturbed := self.tuning["disturbed"]:
+        timed = plural(int(self.tuning["timed"]), "timing")
+        text = f"{timed} in {plural(int(self.tuning['rounds']), 'round')}"
+        gained_us, formula_us = self.tuning["gained_us"], self.tuning["formula_us"]
+        if formula_us:
+            text += f"; kernels gained {us_text(gained_us)} of {us_text(formula_us)}"
+        if disturbed := int(self.tuning["disturbed"]):
             text += f"; {plural(disturbed, 'schedule')} given up, as the machine was busy"
         return [("tuning", text)]
 

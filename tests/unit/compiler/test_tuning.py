@@ -79,6 +79,7 @@ def test_a_real_search_is_verified_and_repeatable(
     )
     assert tuned.summary["max_error"] < 1e-5
     assert tuned.summary["tuning"]["rounds"] > 0
+    assert tuned.summary["tuning"]["gained_us"] < tuned.summary["tuning"]["formula_us"]
     assert any(stage == "tune" and total for stage, _, total in told)
     again = compiled(network(), timing_store=store, threads=1, verify_feeds=feeds_of())
     assert saved(again, tmp_path / "a.tw") == saved(tuned, tmp_path / "b.tw")
@@ -91,6 +92,7 @@ def test_decisions_have_both_times_and_what_else_was_tried(tmp_path: Path) -> No
     assert timed
     assert {d.measured_us for d in timed} <= {5.0, 10.0}
     assert all(d.predicted_us is not None for d in timed)
+    assert tuned.summary["tuning"]["gained_us"] >= 5.0  # a stage took half of the formula's 10 us
     won = next(d for d in timed if d.measured_us == 5.0)
     assert any(reason.startswith("took 20.0 us, 4.00 x") for _, reason in won.rejected)
     text = tuned.explain(feeds_of(), runs=1).json()
