@@ -282,6 +282,56 @@ def test_a_signal_in_a_callback_is_not_lost(name: str, code: int, finalizer: boo
     assert time.perf_counter() - start < 30
 
 
+AGAIN = """
+import signal, sys
+from tilewright.cli import app, main
+
+plain = signal.setitimer
+
+def loud(*arguments):
+    signal.raise_signal(signal.SIGINT)
+    return plain(*arguments)
+
+def verb() -> None:
+    signal.setitimer = loud  # what is called last of all
+    {first}
+
+app.VERBS["try"] = verb
+sys.argv = ["tilewright", "try"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("first", ["signal.raise_signal(signal.SIGINT)", "pass"])
+def test_ctrl_c_while_a_command_ends_is_short(first: str) -> None:
+    done = _process(command=[sys.executable, "-c", AGAIN.format(first=first)])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("gap", [0.0, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("verb", ["device", "profile net.tw --npz in.npz"])
+def test_ctrl_c_twice_is_short(verb: str, gap: float) -> None:
+    script = "import sys; from tilewright.cli import main; print(0, flush=True); sys.exit(main())"
+    for wait in (0.05, 0.3, 0.6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *verb.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        time.sleep(gap)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        # Whoever comes when Python itself ends meets the system's answer, for a shell the same.
+        assert process.returncode in (0, 130, -signal.SIGINT)
+        assert "Traceback" not in stderr
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("milliseconds", [100, 500, 1500])
 def test_ctrl_c_ends_a_comparison_with_all_of_its_processes(milliseconds: int) -> None:

@@ -7,20 +7,13 @@ Not here: logic; a verb parses, calls the public API, prints.
 
 def main() -> int:
     """Runs ``tilewright`` on ``sys.argv`` and returns the exit code."""
-    from tilewright.cli.interrupts import watched  # first, as Ctrl-C may come while the rest loads
+    # First, as Ctrl-C may come while the rest loads.
+    from tilewright.cli.interrupts import run_interruptible
 
-    with watched() as interrupts:
-        code = _run()
-        return interrupts.exit_code if interrupts.received else code
+    return run_interruptible(_run)
 
 
 def _run() -> int:
-    try:
-        from tilewright.cli.app import run_app
+    from tilewright.cli.app import run_app
 
-        return run_app()
-    except KeyboardInterrupt:  # before or after a verb
-        from tilewright.cli import console
-
-        console.log("interrupted")
-        return 130
+    return run_app()
