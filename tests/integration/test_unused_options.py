@@ -69,6 +69,15 @@ def test_sizes_agree_with_the_inputs_beside_them(verb: str) -> None:
     assert "--dim batch=3, but x was given with batch=2" in result.stderr
 
 
+@pytest.mark.parametrize("verb", ["run net.tw", "profile net.tw", "explain net.tw --on H200"])
+def test_a_file_of_no_input_is_named(verb: str, folder: Path) -> None:
+    np.savez(folder / "strange.npz", z=np.zeros(3, np.float32))
+    result = _run(f"{verb} --npz strange.npz")
+    assert result.exit_code == 1
+    assert "no input is called ['z']" in result.stderr
+    assert "the inputs are ['x']" in result.stderr
+
+
 @pytest.mark.parametrize("model", ["net.tw", "model.onnx"])
 def test_sizes_of_inputs_count_where_nothing_is_timed(model: str) -> None:
     result = _run(f"explain {model} --on H200 --npz in.npz --json")

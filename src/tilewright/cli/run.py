@@ -128,7 +128,8 @@ def gather_feeds(
     What is still missing or does not fit, the engine reports.
 
     Raises:
-        BadOption: a size is for a dim that no input has, or is not that of a given input.
+        BadOption: a size is for a dim that no input has, or is not that of a given input; a file
+            is of no input.
     """
     from tilewright.compiler.feeds import InputSpec, from_files, random_feeds
 
@@ -139,6 +140,9 @@ def gather_feeds(
     feeds, notes = from_files(dict(given), engine.inputs)
     for note in notes:
         console.log(note)
+    names = [spec.name for spec in engine.inputs]
+    if strange := [name for name in feeds if name not in names]:
+        raise BadOption(f"no input is called {strange}", remedy=f"the inputs are {names}")
     _check_sizes(engine, feeds, sizes)
     if random:
         missing = [spec for spec in engine.inputs if spec.name not in feeds]

@@ -147,6 +147,8 @@ class BuildSummary:
 
 def _range(bounds: Sequence[int | None]) -> str:
     low, high = bounds
+    if low == high and low is not None:
+        return f"{low}, checked in each run; it fixes no size in the kernels"
     return f"{'' if low is None else low}..{'' if high is None else high}"
 
 

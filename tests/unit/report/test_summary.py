@@ -45,6 +45,11 @@ def test_each_fact_has_a_line() -> None:
     assert lines["seconds"] == "0.30 (import 0.25)"
 
 
+def test_a_range_of_one_size_fixes_nothing() -> None:
+    lines = dict(replace(BUILT, ranges={"n": (4, 4)}).lines())
+    assert lines["range"] == "n: 4, checked in each run; it fixes no size in the kernels"
+
+
 def test_a_gpu_is_named_once() -> None:
     built = replace(BUILT, target="sm_90", cpu="sm_90")
     assert dict(built.lines())["target"] == "sm_90, 2 threads, fp32"
