@@ -122,6 +122,8 @@ def test_convolutions_with_dynamic_batch_height_and_width() -> None:
         module, example, dynamic_shapes=({0: "n", 2: "h", 3: "w"},), threads=2, cache=None
     )
     assert module.training  # compiled in evaluation mode, given back as it was
+    (told,) = [d for d in engine.decisions if d.chosen == "evaluation mode"]
+    assert (told.subject, told.rejected[0][0]) == ("Convolutions", "training mode")
     assert not engine.summary["interpreted"]
     for n, h, w in ((2, 32, 40), (1, 24, 24), (5, 33, 51)):
         _assert_as_torch(engine, module, (torch.randn(n, 3, h, w),))

@@ -57,6 +57,9 @@ def import_torch(
         InvalidModel: torch cannot export the module.
     """
     model = _export(module, example_inputs, dynamic_shapes, input_names)
+    if log is not None and any(child.training for child in module.modules()):
+        reason = "without dropout, with stored statistics; module.eval() says the same"
+        log.add("import", type(module).__name__, "evaluation mode", (("training mode", reason),))
     return load_model(model, known=known, log=log)
 
 
