@@ -50,6 +50,10 @@ def _run(command: str) -> Result:
         ("device --seconds 3", "--seconds"),
         ("device --threads 1", "--threads"),
         ("device --arch sm_90 --occupancy block=128,smem_per_thread=16", "smem_per_thread"),
+        ("device --arch sm_90 --advise --occupancy block=128", "block"),
+        ("device --arch sm_90 --advise --occupancy carveout=1024", "carveout"),
+        ("device --arch sm_90 --occupancy block=128,threads=9999", "threads"),
+        ("profile net.tw --npz in.npz --top 3", "--top"),
     ],
 )
 def test_an_option_without_effect_is_refused(command: str, option: str) -> None:

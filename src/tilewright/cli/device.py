@@ -61,11 +61,7 @@ def show_device(
     refuse_unused(
         (threads is not None and not probe, "--threads", "only --probe measures"),
         (seconds is not None and not probe, "--seconds", "only --probe measures"),
-        (
-            request is not None and request.smem_per_thread > 0 and not advise,
-            "smem_per_thread",
-            "the block's size is given; it is for --advise",
-        ),
+        *_unused_keys(request, advise=advise, has_sms=arch is None or board is not None),
     )
     if advise and request is None:
         raise typer.BadParameter("--advise needs --occupancy regs=...,smem=...")
@@ -101,6 +97,20 @@ class Request:
             shared_bytes=self.smem,
             barriers=self.barriers,
         )
+
+
+def _unused_keys(
+    request: Request | None, *, advise: bool, has_sms: bool
+) -> list[tuple[bool, str, str]]:
+    """Keys of ``--occupancy`` that say nothing beside ``--advise``, or without it."""
+    if request is None:
+        return []
+    return [
+        (advise and request.block is not None, "block", "--advise compares all sizes"),
+        (advise and request.carveout is not None, "carveout", "--advise does not take one"),
+        (not advise and request.smem_per_thread > 0, "smem_per_thread", "it is for --advise"),
+        (request.threads is not None and not has_sms, "threads", "--arch has no number of SMs"),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

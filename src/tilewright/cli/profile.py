@@ -6,9 +6,21 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Dims, Inputs, Json, Npz, Runs, Threads, parse_files, parse_sizes
+from tilewright.cli.options import (
+    Dims,
+    Inputs,
+    Json,
+    Npz,
+    Runs,
+    Threads,
+    parse_files,
+    parse_sizes,
+    refuse_unused,
+)
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
 from tilewright.core.whole_file import check_output
+
+_TOP = 20
 
 
 def profile_model(
@@ -22,12 +34,16 @@ def profile_model(
         Path | None,
         typer.Option(metavar="OUT.json", help="Write one run for chrome://tracing or Perfetto."),
     ] = None,
-    most: Annotated[int, typer.Option("--top", min=1, help="How many steps to list.")] = 20,
+    most: Annotated[
+        int | None,
+        typer.Option("--top", min=1, help="How many steps to list, by default 20; not in --json."),
+    ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Time every kernel of an engine inside whole runs; inputs that are not given are random."""
     files, sizes = parse_files(inputs), parse_sizes(dim)
+    refuse_unused((most is not None and as_json, "--top", "--json has all steps"))
     if trace is not None:
         check_output(trace, (model, npz, *files.values()))
 
@@ -42,4 +58,4 @@ def profile_model(
     if as_json:
         console.write_json(profile.json())
     else:
-        console.write(profile.text(most))
+        console.write(profile.text(most or _TOP))

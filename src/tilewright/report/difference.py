@@ -102,7 +102,7 @@ def difference_text(difference: Difference, most: int = 10) -> str:
         times = f"{us_text(difference.before_us)} -> {us_text(difference.after_us)}"
         lines.append(f"time {times} ({change:+.1%})")
     if difference.disturbance:
-        lines.append(f"      {difference.disturbance}: the change may be of that")
+        lines.append(f"      {difference.disturbance}; the change may come from that")
     lines += _sizes(difference)
     lines += [f"{name}: {old} -> {new}" for name, old, new in difference.facts]
     changed = len(difference.kernels)

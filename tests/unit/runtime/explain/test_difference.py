@@ -62,7 +62,7 @@ def test_sizes_and_a_busy_machine_are_told() -> None:
     )
     assert "busy" not in difference(quiet, quiet).text()
     found = difference(quiet, replace(quiet, disturbance="the machine is busy", assumed=("batch",)))
-    assert "the machine is busy: the change may be of that" in found.text()
+    assert "the machine is busy; the change may come from that" in found.text()
     assert "sizes: batch=2, height=6 (assumed: batch)" in found.text()
     assert found.json()["after_sizes"] == {"batch": 2, "height": 6}
     assert found.json()["disturbance"] == "the machine is busy"
