@@ -134,6 +134,32 @@ def test_a_branch_that_cannot_run_is_nothing_but_its_error() -> None:
         engine.run(x=x, wide=np.array(True))
 
 
+def test_an_error_of_a_branch_names_the_input_whose_size_it_tells() -> None:
+    model = _model(
+        """
+        g (float[N,frames] signal, bool wide) => (float[A,B,C,D] y) {
+            y = If (wide) <
+                then_branch = t () => (float[A,B,C,D] a) {
+                    p = Unsqueeze (signal, front) a, h, c = LSTM <hidden_size = 4> (p, w, r)
+                },
+                else_branch = e () => (float[A,B,C,D] b) {
+                    q = Unsqueeze (signal, both) s = Sin (q)
+                    b, i, k = LSTM <hidden_size = 4> (s, w, r)
+                }
+            >
+        }
+        """,
+        front=np.array([0]),
+        both=np.array([0, 1]),
+        w=_noise(1, 16, 3),
+        r=_noise(1, 16, 4),
+    )
+    engine = tw.compile(model, verify=False, threads=1, cache=None)
+    told = r"rank 3.*, where N is axis 0 of input 'signal', frames is axis 1 of input 'signal'"
+    with pytest.raises(ShapeMismatch, match=told):
+        engine.run(signal=_noise(5, 3), wide=np.array(False))
+
+
 def test_a_condition_of_fixed_sizes_leaves_no_branch() -> None:
     text = _BY_RANK.replace("float[A,4,B] x", "float[2,4,5] x")
     # ONNX Runtime refuses the branch that is never taken.

@@ -9,6 +9,7 @@ Not here: fusion (lower.fuse), machine code (compiler.compile_kernels).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +123,7 @@ class Builder:
         interpreted: (node, operator, reason) of each node without a kernel.
         became: ``kernel``, ``view``, ``known`` or ``host`` by node; none where it is never reached.
         num_kernels: kernels before fusion.
+        inputs: of the graph that was built first, the model's.
     """
 
     inference: Inference
@@ -130,19 +132,21 @@ class Builder:
     interpreted: list[tuple[str, str, str]] = field(default_factory=list)
     became: dict[str, str] = field(default_factory=dict)
     num_kernels: int = 0
+    inputs: tuple[TensorSpec, ...] = ()
 
     def build(self, view: GraphView) -> DraftProgram:
         """Builds one graph; its initializers become constants."""
         self.constants.update(view.initializers)
+        inputs = tuple(
+            self._spec(value.name) for value in view.inputs if value.name not in view.initializers
+        )
+        self.inputs = self.inputs or inputs
         steps: list[Any] = self._refusal(view)
         segment = DraftSegment()
         for node in () if steps else view.nodes:
             segment = self._node(node, steps, segment)
         if segment.items:
             steps.append(segment)
-        inputs = tuple(
-            self._spec(value.name) for value in view.inputs if value.name not in view.initializers
-        )
         outputs = tuple(self._spec(value.name) for value in view.outputs)
         return DraftProgram(inputs, outputs, steps)
 
@@ -152,8 +156,18 @@ class Builder:
             reason = self.inference.deferred.get(node.name)
             if reason is not None:
                 self.log.add("lower", node.name, f"an error if it is ever reached: {reason}")
-                return [Refuse(node=node.name, message=reason)]
+                return [Refuse(node=node.name, message=reason + self._origins(reason))]
         return []
+
+    def _origins(self, reason: str) -> str:
+        """Which inputs the sizes in a message are of."""
+        axes = [
+            f"{dim} is axis {axis} of input {spec.name!r}"
+            for spec in self.inputs
+            for axis, dim in enumerate(spec.shape or ())
+            if dim.symbols and re.search(rf"(?<!\w){re.escape(str(dim))}(?!\w)", reason)
+        ]
+        return f", where {', '.join(axes)}" if axes else ""
 
     # --- nodes -----------------------------------------------------------------------------------
 
