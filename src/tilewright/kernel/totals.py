@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.core.dtypes import INT64
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, affine
 from tilewright.kernel.blocked import conjuncts
@@ -125,7 +126,9 @@ def _is_select(node: Expr) -> bool:
 def _bounds(condition: Expr) -> tuple[_Bound, ...]:
     found = []
     for part in conjuncts(condition):
-        if isinstance(part, Call) and part.op in ("lt", "ge"):
+        if not isinstance(part, Call) or part.op not in ("lt", "ge"):
+            continue
+        if part.args[0].dtype is INT64:  # others compare values, not indices
             limit = affine(part.args[1])
             if limit.is_constant:
                 found.append(_Bound(affine(part.args[0]), limit.offset, part.op == "lt"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Expr, axis_var, dim_value, load, select
@@ -35,6 +37,12 @@ def test_a_condition_on_all_that_may_lie_outside_does() -> None:
     assert is_total(select(shifted, x(CHANNEL, ROW - 1), ZERO))
     assert not is_total(select(shifted, x(CHANNEL, ROW - 2), ZERO))
     assert not is_total(select(shifted, x(CHANNEL, ROW), ZERO))
+
+
+def test_comparisons_of_values_say_nothing_of_indices() -> None:
+    value = load("y", FLOAT32, (CHANNEL, ROW))
+    assert not is_total(select(value.lt(math.inf), x(CHANNEL, ROW), ZERO))
+    assert is_total(select(value.ge(-math.inf), value, math.nan))
 
 
 def test_the_other_branch_has_no_condition() -> None:
