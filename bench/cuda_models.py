@@ -50,7 +50,7 @@ def main() -> None:
         try:
             rows.append(_measure(path, args))
         except tw.UserError as error:
-            rows.append({"model": path.stem, "error": str(error)})
+            rows.append({"model": path.stem, "error": error.message})
         print(json.dumps({k: v for k, v in rows[-1].items() if k != "kernels"}), flush=True)
     document = {
         "bench": "cuda_models",

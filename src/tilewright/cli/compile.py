@@ -96,7 +96,6 @@ def compile_model(
     from tilewright.cli.progress import stages
     from tilewright.compiler.feeds import load_npz
     from tilewright.compiler.options import check_tunable
-    from tilewright.report.summary import BuildSummary
 
     if time_budget is not None:  # before the engine that is built without
         check_tunable(target)
@@ -132,6 +131,12 @@ def compile_model(
         build(timing_store=timing_store if known else None)
         console.log(f"{output} can be used; what is found in {time_budget:g} s will replace it")
         engine = build(timing_store=timing_store, time_budget=time_budget)
+    _report(output, engine, as_json)
+
+
+def _report(output: Path, engine: Any, as_json: bool) -> None:
+    from tilewright.report.summary import BuildSummary
+
     summary = BuildSummary.of(
         output,
         engine.info,

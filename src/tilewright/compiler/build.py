@@ -146,6 +146,15 @@ def compile(
     if wishes.dump_kernels is not None:
         _dump(wishes.dump_kernels, build, parts)
     engine = Engine(parts)
+    _conclude(engine, parts, imported, build, wishes)
+    parts.times["total_seconds"] = round(perf_counter() - start, 4)
+    return engine
+
+
+def _conclude(
+    engine: Engine, parts: EngineParts, imported: Model, build: Build, wishes: Wishes
+) -> None:
+    """Verifies, and writes down what the build decided and took."""
     with build.stage("verify"):
         if wishes.verify:
             summary = _verified(engine, imported, build, wishes.verify_feeds)
@@ -158,8 +167,6 @@ def compile(
     parts.times["notes"] = list(build.cache.notes)
     if build.effort:
         parts.times["tuning"] = dict(build.effort)
-    parts.times["total_seconds"] = round(perf_counter() - start, 4)
-    return engine
 
 
 def _object_cache(chosen: str | Path | None) -> ObjectCache:

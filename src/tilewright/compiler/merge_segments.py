@@ -8,21 +8,13 @@ Not here: which segments are joined (compiler.native_branches).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilewright.lower.reindex import Refusal
 from tilewright.runtime.program import Reshape, Segment, Step
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Why something was not done."""
-
-    reason: str
 
 
 def merge(
     first: Segment, views: list[Reshape], second: Segment, after: set[str]
-) -> list[Step] | Refused:
+) -> list[Step] | Refusal:
     """One segment that does the work of both.
 
     Args:
@@ -35,7 +27,7 @@ def merge(
     """
     shared = _names(first) & _names(second)
     if shared:
-        return Refused(f"two segments have buffers of the same name: {sorted(shared)[0]}")
+        return Refusal(f"two segments have buffers of the same name: {sorted(shared)[0]}")
     made = _names(first)
     early = [view for view in views if view.source not in made]
     late = [view for view in views if view.source in made]

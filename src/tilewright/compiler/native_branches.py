@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.compiler.merge_segments import Refused, merge
+from tilewright.compiler.merge_segments import merge
 from tilewright.core.dtypes import BOOL
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
+from tilewright.lower.reindex import Refusal
 from tilewright.runtime.checks import is_check
 from tilewright.runtime.program import (
     Bind,
@@ -67,18 +68,18 @@ class _Inliner:
         """The steps with one more, in the segment before it where that is possible."""
         if isinstance(step, Branch):
             made = self._inlined(step)
-            joined = made if isinstance(made, Refused) else self._joined(steps, made, after)
-            if isinstance(joined, Refused):
+            joined = made if isinstance(made, Refusal) else self._joined(steps, made, after)
+            if isinstance(joined, Refusal):
                 self._log.add(_STAGE, step.node, "kept", (("inline", joined.reason),))
                 return [*steps, step]
             self._log.add(_STAGE, step.node, "both sides run in the segment around it")
             return joined
         if isinstance(step, Segment) and _ends_guarded(steps):
             joined = self._joined(steps, step, after)
-            return [*steps, step] if isinstance(joined, Refused) else joined
+            return [*steps, step] if isinstance(joined, Refusal) else joined
         return [*steps, step]
 
-    def _joined(self, steps: list[Step], segment: Segment, after: set[str]) -> list[Step] | Refused:
+    def _joined(self, steps: list[Step], segment: Segment, after: set[str]) -> list[Step] | Refusal:
         """Joins a segment with the one before it, across reshapes."""
         at = len(steps)
         while at and isinstance(steps[at - 1], Reshape):
@@ -88,7 +89,7 @@ class _Inliner:
             return [*steps, segment]
         views = [step for step in steps[at:] if isinstance(step, Reshape)]
         merged = merge(before, views, segment, after)
-        return merged if isinstance(merged, Refused) else [*steps[: at - 1], *merged]
+        return merged if isinstance(merged, Refusal) else [*steps[: at - 1], *merged]
 
     def _inner(self, step: Step) -> Step:
         def inside(program: Program) -> Program:
@@ -103,18 +104,18 @@ class _Inliner:
 
     # --- one branch ------------------------------------------------------------------------------
 
-    def _inlined(self, step: Branch) -> Segment | Refused:
+    def _inlined(self, step: Branch) -> Segment | Refusal:
         condition = self._specs.get(step.condition)
         if condition is None:
-            return Refused("the condition is a constant")
+            return Refusal("the condition is a constant")
         if condition.dtype is not BOOL or not _is_single(condition):
-            return Refused("the condition is no single boolean whatever the sizes are")
+            return Refusal("the condition is no single boolean whatever the sizes are")
         sides = [
             self._side(step, program, value)
             for program, value in ((step.then, True), (step.otherwise, False))
         ]
         for side in sides:
-            if isinstance(side, Refused):
+            if isinstance(side, Refusal):
                 return side
         first, second = (side for side in sides if isinstance(side, Segment))
         outputs = tuple(spec for spec in step.outputs if spec is not None)
@@ -128,15 +129,15 @@ class _Inliner:
             checks=(*first.checks, *second.checks),
         )
 
-    def _side(self, step: Branch, program: Program, value: bool) -> Segment | Refused:
+    def _side(self, step: Branch, program: Program, value: bool) -> Segment | Refusal:
         """One side as a guarded segment that writes the branch's results."""
         guard = Guard(node=step.node, condition=step.condition, value=value)
         whole = _only_kernels(program)
-        if isinstance(whole, Refused):
+        if isinstance(whole, Refusal):
             return whole
         segment, views = whole
         if not set(segment_symbols(segment)) <= self._symbols:
-            return Refused("a side has sizes that are only known inside of it")
+            return Refusal("a side has sizes that are only known inside of it")
         if any(isinstance(check.test, Refuse) and not check.guards for check in segment.checks):
             return _guarded(segment, guard)  # it has no results
         written = {spec.name for spec in segment.outputs}
@@ -146,9 +147,9 @@ class _Inliner:
                 continue
             source = views[inside.name].source if inside.name in views else inside.name
             if source not in written or source in names:
-                return Refused(f"a side only passes {outside.name} on")
+                return Refusal(f"a side only passes {outside.name} on")
             if inside.shape != outside.shape or inside.dtype is not outside.dtype:
-                return Refused(f"the size of {outside.name} depends on the side")
+                return Refusal(f"the size of {outside.name} depends on the side")
             names[source] = outside.name
         return _guarded(_renamed(segment, names), guard)
 
@@ -174,7 +175,7 @@ class _Inliner:
         self._symbols.update(name for d in spec.shape or () if (name := d.as_symbol()) is not None)
 
 
-def _only_kernels(program: Program) -> tuple[Segment, dict[str, Reshape]] | Refused:
+def _only_kernels(program: Program) -> tuple[Segment, dict[str, Reshape]] | Refusal:
     """The segment that a program is, with its checks of sizes, and the views of its results."""
     segment = Segment(calls=(), inputs=(), outputs=(), internal=())
     checks: list[Check] = []
@@ -190,7 +191,7 @@ def _only_kernels(program: Program) -> tuple[Segment, dict[str, Reshape]] | Refu
             case Bind() if is_check(step):
                 checks.append(Check(test=step))
             case _:
-                return Refused(f"a side is not one run of kernels: {_text(step)}")
+                return Refusal(f"a side is not one run of kernels: {_text(step)}")
     return replace(segment, checks=(*checks, *segment.checks)), views
 
 

@@ -20,7 +20,7 @@ ONE = Dim.of(1)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something was not fused."""
+    """Why something was not done."""
 
     reason: str
 

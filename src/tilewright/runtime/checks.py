@@ -9,10 +9,10 @@ Not here: which values there are (compiler.build_program).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tilewright.core.errors import ShapeMismatch, UserError
+from tilewright.core.errors import InternalError, ShapeMismatch, UserError
 from tilewright.core.shape import Dim
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.program import (
@@ -61,6 +61,20 @@ def check_dims(check: Check) -> Sequence[Dim]:
     return []
 
 
+def arguments(bind: Bind, sizes: Mapping[str, int], value: Callable[[str], Any]) -> list[Any]:
+    """What a binding is called with; ``value`` gives tensors by name."""
+    args: list[Any] = []
+    for arg in bind.args:
+        match arg:
+            case DimsArg():
+                args.append(tuple(dim.evaluate(sizes) for dim in arg.dims))
+            case LiteralArg():
+                args.append(arg.value)
+            case TensorArg():
+                args.append(value(arg.name))
+    return args
+
+
 def is_check(bind: Bind) -> bool:
     """Whether a binding only looks at sizes."""
     return not bind.symbols and not any(isinstance(arg, TensorArg) for arg in bind.args)
@@ -103,20 +117,14 @@ def _error(test: Extent | Bind | Refuse, sizes: Mapping[str, int]) -> UserError 
         case Refuse():
             return ShapeMismatch(test.message, remedy="feed other sizes")
     try:
-        BINDINGS[test.function](*_arguments(test, sizes))
+        BINDINGS[test.function](*arguments(test, sizes, _no_tensor))
     except UserError as error:
         return error
     return None
 
 
-def _arguments(bind: Bind, sizes: Mapping[str, int]) -> list[Any]:
-    args: list[Any] = []
-    for arg in bind.args:
-        if isinstance(arg, DimsArg):
-            args.append(tuple(dim.evaluate(sizes) for dim in arg.dims))
-        elif isinstance(arg, LiteralArg):
-            args.append(arg.value)
-    return args
+def _no_tensor(name: str) -> Any:
+    raise InternalError(f"a check of sizes reads the value {name}")
 
 
 def _negative(value: str, dim: Dim, sizes: Mapping[str, int]) -> ShapeMismatch:

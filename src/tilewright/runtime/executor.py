@@ -24,7 +24,7 @@ from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
 from tilewright.core.forks import renew_in_child
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
-from tilewright.runtime.checks import shape_of
+from tilewright.runtime.checks import arguments, shape_of
 from tilewright.runtime.cpu.allocator import address_of, empty_at, refused
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
@@ -32,7 +32,6 @@ from tilewright.runtime.program import (
     Branch,
     DimsArg,
     Interpret,
-    LiteralArg,
     Program,
     Refuse,
     Repeat,
@@ -234,14 +233,7 @@ class Executor:
         return sizes
 
     def _bound(self, step: Bind, run: Run) -> tuple[int, ...]:
-        args: list[Any] = []
-        for arg in step.args:
-            if isinstance(arg, DimsArg):
-                args.append(tuple(dim.evaluate(run.symbols) for dim in arg.dims))
-            elif isinstance(arg, LiteralArg):
-                args.append(arg.value)
-            else:
-                args.append(self.value(run, arg.name))
+        args = arguments(step, run.symbols, partial(self.value, run))
         found = BINDINGS[step.function](*args)
         if len(found) != len(step.symbols):
             raise ShapeMismatch(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -70,13 +68,6 @@ class PeakCanary:
         self._run(self._pool.handle, self._body, self._rows.ctypes.data, self._threads, 1)
         return time.perf_counter() - start
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends its threads."""
         self._pool.close()

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
@@ -26,7 +27,7 @@ from tilewright.core.errors import InternalError, UserError
 
 def serve_canary(threads: int, answers: TextIO) -> None:
     """Answers each request with the rate of multiply-adds, until stdin ends."""
-    with PeakCanary(threads) as canary:
+    with closing(PeakCanary(threads)) as canary:
         _answer(answers)
         for _ in sys.stdin:
             _answer(answers, flops=canary.measure())

@@ -148,6 +148,8 @@ def _verdict(kernel: KernelReport) -> str:
     fraction = kernel.roof_fraction
     if fraction is None or fraction >= _FAR or _is_unvectorised(kernel):
         return f"bound by {_cause(kernel)}"
+    if not fraction:
+        return "so small that no roof sets it a floor"
     return f"{1 / fraction:.3g} times over the floor that {_bound(kernel.limit)} sets"
 
 

@@ -66,6 +66,12 @@ def test_far_from_its_roof_a_kernel_is_not_bound_by_it() -> None:
     assert "bound" not in text
 
 
+def test_a_kernel_without_a_floor_is_no_division() -> None:
+    """All that it touches lies in the nearest cache, and it computes next to nothing."""
+    text = only(kernel(floor_us=0.0, headroom_us=100.0))
+    assert "is so small that no roof sets it a floor; " in text
+
+
 def test_a_kernel_is_named_after_its_contraction() -> None:
     fused = kernel(
         nodes=("pad", "conv", "scale", "shift", "clip"),
