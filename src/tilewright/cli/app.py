@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import tilewright
-from tilewright.cli import bench, console, demo, device, explain, profile, run, verify
+from tilewright.cli import bench, console, demo, device, explain, profile, quantize, run, verify
 from tilewright.cli.compile import compile_model
 from tilewright.core.errors import OutOfMemory, UserError
 
@@ -24,6 +24,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "verify": verify.verify_model,
     "explain": explain.explain_model,
     "profile": profile.profile_model,
+    "quantize": quantize.quantize_model,
     "bench": bench.bench_models,
     "device": device.show_device,
     "demo": demo.read_picture,
@@ -35,6 +36,7 @@ EXAMPLES = {  # shown below each verb's help
     "verify": "verify model.onnx --engine model.tw --npz inputs.npz",
     "explain": "explain model.tw --npz inputs.npz --html report.html",
     "profile": "profile model.tw --npz inputs.npz --trace trace.json",
+    "quantize": "quantize model.onnx --lint --dim batch=1",
     "bench": "bench model.onnx --against onnxruntime,openvino --threads 1,2 --dim batch=1",
     "device": "device --board h200 --occupancy regs=64,smem=48KiB,block=256",
     "demo": "demo photo.png --with tilewright",

@@ -20,7 +20,7 @@ from tilewright.graph.check_nodes import known_to_onnx
 from tilewright.graph.functions import expand_functions
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.lineage import Lineage, Origin
-from tilewright.graph.load import load_model, source_name, view
+from tilewright.graph.load import load_model, read_model, source_name, view
 from tilewright.graph.normalize import normalize
 from tilewright.graph.passes.standard import run_passes
 from tilewright.graph.reference import evaluate_graph
@@ -239,6 +239,15 @@ def _file_named(name: str) -> Iterator[None]:
     except UserError as error:
         error.file = error.file or name
         raise
+
+
+def as_written(source: Any) -> GraphView:
+    """A model as its file has it: of its own operator set, no call checked, nothing rewritten.
+
+    Raises:
+        InvalidModel: not a model, damaged, contradictory or hostile.
+    """
+    return view(read_model(source))
 
 
 def reference(

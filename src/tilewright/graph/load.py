@@ -29,7 +29,7 @@ from tilewright.graph.tensors import TensorReader, dense, element_type
 from tilewright.graph.verify import sort_nodes, verify
 from tilewright.graph.walk import all_graphs, all_nodes, node_label, unique_names
 
-__all__ = ["Known", "Source", "load_model", "source_name", "view"]
+__all__ = ["Known", "Source", "load_model", "read_model", "source_name", "view"]
 
 Source = str | Path | bytes | onnx.ModelProto | ir.Model
 _DAMAGED = "the model is damaged or was edited by hand; export it again"
@@ -50,6 +50,17 @@ def load_model(
         InvalidModel: not a model, damaged, contradictory or hostile.
         UnsupportedOp: operators, versions or types that are not known, all of them at once.
     """
+    model = read_model(source, log=log)
+    check_nodes(model, known, file=source_name(source))
+    return model
+
+
+def read_model(source: Source, *, log: DecisionLog | None = None) -> ir.Model:
+    """Imports a model whose nodes may be no calls that ONNX defines (see ``load_model``).
+
+    Raises:
+        InvalidModel: not a model, damaged, contradictory or hostile.
+    """
     log = log if log is not None else DecisionLog()
     name = source_name(source)
     if isinstance(source, ir.Model):
@@ -66,7 +77,6 @@ def load_model(
     sort_nodes(model, file=name)
     unique_names(model)
     verify(model, file=name)
-    check_nodes(model, known, file=name)
     return model
 
 

@@ -109,7 +109,7 @@ def settled_sizes(
     return {**assumed, **sizes}, sorted(set(assumed) - set(sizes))
 
 
-def device_floors(board: str | None, cpu: str, threads: int, footprint: float) -> Floors | None:
+def device_floors(board: str | None, cpu: str, threads: int, footprint: float) -> Floors:
     """Roofs of a GPU by name, or of this machine.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Models made smaller and faster within an error that is told."""
