@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -53,6 +53,7 @@ _CLASSES: dict[str, Any] = {
         program.Program,
     )
 }
+Check = Callable[[Any], bool]
 _MAX_DEPTH = 200
 _MAX_ELEMENTS = 1 << 26
 
@@ -117,14 +118,14 @@ def _decode(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError("records are nested too deeply")
     if isinstance(value, list):
-        return tuple(_decode(part, depth + 1) for part in value)
+        return tuple([_decode(part, depth + 1) for part in value])
     if not isinstance(value, dict):
         return value
     if "$record" in value:
         cls = _CLASSES[value["$record"]]
         body = {name: _decode(part, depth + 1) for name, part in value.items() if name != "$record"}
-        for name, hint in _field_types(cls).items():
-            if name in body and not fits(body[name], hint):
+        for name, check in _checks(cls):
+            if name in body and not check(body[name]):
                 raise TypeError(f"{cls.__name__}.{name} is {str(body[name])[:40]!r}")
         return cls(**body)
     if len(value) != 1:
@@ -147,29 +148,47 @@ def _decode(value: Any, depth: int) -> Any:
 
 
 @cache
-def _field_types(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _checks(cls: Any) -> tuple[tuple[str, Check], ...]:
+    """The check of each field of a class."""
+    return tuple((name, _check(hint)) for name, hint in get_type_hints(cls).items())
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of an annotated type, of those that records use."""
+    return _check(hint)(value)
+
+
+@cache
+def _check(hint: Any) -> Check:
+    """``fits`` for one type: an engine has thousands of fields, and few types."""
     kind, parts = get_origin(hint), get_args(hint)
     if hint is Any:
-        return True
+        hint = object
     if kind in (Union, UnionType):
-        return any(fits(value, part) for part in parts)
+        checks = tuple(map(_check, parts))
+        return lambda value: any(check(value) for check in checks)
     if kind is tuple:
-        if parts[1:] == (...,):
-            parts = parts[:1] * len(value) if isinstance(value, tuple) else ()
-        if not isinstance(value, tuple) or len(value) != len(parts):
-            return False
-        return all(map(fits, value, parts))
+        return _check_tuple(parts)
     if kind is Mapping:
-        return isinstance(value, dict) and all(fits(part, parts[1]) for part in value.values())
+        check = _check(parts[1])
+        return lambda value: isinstance(value, dict) and all(map(check, value.values()))
     if hint in (int, float):
         numbers = int if hint is int else int | float
-        return isinstance(value, numbers) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        return lambda value: isinstance(value, numbers) and not isinstance(value, bool)
+    return lambda value: isinstance(value, hint)
+
+
+def _check_tuple(parts: tuple[Any, ...]) -> Check:
+    if parts[1:] == (...,):
+        check = _check(parts[0])
+        return lambda value: isinstance(value, tuple) and all(map(check, value))
+    checks = tuple(map(_check, parts))
+
+    def check_each(value: Any) -> bool:
+        right = isinstance(value, tuple) and len(value) == len(checks)
+        return right and all(check(part) for check, part in zip(checks, value, strict=True))
+
+    return check_each
 
 
 def _decode_array(name: str, shape: list[int], data: Any) -> np.ndarray[Any, Any]:

@@ -1,25 +1,30 @@
-"""Whether object code is well formed, before the linker sees it (it ends the process if not).
+"""Object code, read and checked before a linker works on it.
 
-Input -> Output: the bytes of a relocatable ELF object -> nothing, or ``CorruptEngine``.
+Input -> Output: the bytes of a relocatable ELF object -> ``ObjectFile``, or ``CorruptEngine``.
 Guarantees: headers, sections, names, symbols and relocations lie inside the file and inside each
 other; only sections that our code generator makes exist (no initialisers, no unwinding).
-Not here: what the machine code does: run engines only of people whose programs you would run.
+Not here: linking (link), what the code does: run engines only of people whose programs you would
+run.
 Source: System V ABI, chapters 4 and 5 (object files), and the supplements of x86-64 and AArch64.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from tilewright.core.errors import CorruptEngine
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_RELOCATION = struct.Struct("<QQq")
+_RELOCATION = np.dtype([("place", "<i8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+Integers = npt.NDArray[np.int64]
 _IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
 _RELOCATABLE = 1
 _NULL, _PROGBITS, _SYMTAB, _STRTAB, _RELA, _NOBITS = 0, 1, 2, 3, 4, 8
@@ -28,16 +33,27 @@ _MAX_SECTIONS = 4096
 _MAX_BSS_BYTES = 1 << 24
 _MAX_ALIGNMENT = 4096
 _PREFIXES = (".text", ".rodata", ".data", ".bss", ".note.GNU-stack", ".comment", ".llvm_addrsig")
-# Machine -> bytes that each allowed type of relocation changes.
-_WIDTHS: dict[int, dict[int, int]] = {
-    62: {1: 8, 2: 4, 4: 4, 9: 4, 10: 4, 11: 4, 24: 8, 41: 4, 42: 4},
-    183: dict.fromkeys((258, 261, 275, 277, 278, 282, 283, 284, 285, 286, 299, 311, 312), 4)
-    | {257: 8, 260: 8},
+
+
+def _widths(by_bytes: dict[int, tuple[int, ...]]) -> Integers:
+    """Bytes that each type of relocation changes, by its number; 0 for those that we never make."""
+    found = np.zeros(max(max(kinds) for kinds in by_bytes.values()) + 2, np.int64)
+    for num_bytes, kinds in by_bytes.items():
+        found[list(kinds)] = num_bytes
+    return found
+
+
+_ARM_KINDS = (258, 261, 275, 277, 278, 282, 283, 284, 285, 286, 299, 311, 312)
+_WIDTHS = {  # by machine
+    62: _widths({8: (1, 24), 4: (2, 4, 9, 10, 11, 41, 42)}),
+    183: _widths({8: (257, 260), 4: _ARM_KINDS}),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
+    """A part of an object."""
+
     name: str
     kind: int
     offset: int
@@ -45,10 +61,63 @@ class _Section:
     link: int
     info: int
     entry: int
+    alignment: int
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the running code needs it."""
+        kept = (".text", ".rodata", ".data", ".bss")
+        return self.kind in (_PROGBITS, _NOBITS) and self.name.startswith(kept)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the file has no bytes of it."""
+        return self.kind == _NOBITS
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the code changes it."""
+        return self.name.startswith((".data", ".bss")) and not self.name.startswith(".data.rel.ro")
 
 
-def check_object(code: bytes) -> None:
-    """Checks an object.
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A place of the section ``home`` that a name stands for."""
+
+    name: str
+    home: int
+    value: int
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the object only uses it."""
+        return self.home == _UNDEFINED and bool(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Relocations:
+    """Places of a section that depend on addresses of symbols; equally long arrays of int64."""
+
+    section: int
+    places: Integers
+    kinds: Integers
+    symbols: Integers
+    addends: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFile:
+    """An object that is well formed."""
+
+    code: bytes
+    machine: int
+    sections: tuple[Section, ...]
+    symbols: tuple[Symbol, ...]
+    relocations: tuple[Relocations, ...]
+
+
+def read_object(code: bytes) -> ObjectFile:
+    """Reads and checks an object.
 
     Raises:
         CorruptEngine: something contradicts the format.
@@ -69,11 +138,14 @@ def check_object(code: bytes) -> None:
     sections = [_section(code, row, texts) for row in rows]
     if sections[0].kind != _NULL or sum(part.kind == _SYMTAB for part in sections) > 1:
         _refuse("the tables are not as they should be")
+    symbols: list[Symbol] = []
+    relocations: list[Relocations] = []
     for section in sections:
         if section.kind == _SYMTAB:
-            _check_symbols(code, section, sections)
+            symbols += _symbols(code, section, sections)
         elif section.kind == _RELA:
-            _check_relocations(code, section, sections, _WIDTHS[machine])
+            relocations.append(_relocations(code, section, sections, _WIDTHS[machine]))
+    return ObjectFile(code, machine, tuple(sections), tuple(symbols), tuple(relocations))
 
 
 def _names(code: bytes, rows: Sequence[tuple[int, ...]], place: int) -> bytes:
@@ -90,7 +162,7 @@ def _text(code: bytes, offset: int, size: int) -> bytes:
     return found
 
 
-def _section(code: bytes, row: tuple[int, ...], texts: bytes) -> _Section:
+def _section(code: bytes, row: tuple[int, ...], texts: bytes) -> Section:
     place, kind, _, address, offset, size, link, info, alignment, entry = row
     if place >= len(texts):
         _refuse("a section has no name")
@@ -107,22 +179,26 @@ def _section(code: bytes, row: tuple[int, ...], texts: bytes) -> _Section:
         _refuse(f"section {name!r} lies outside of the file")
     if alignment > _MAX_ALIGNMENT or alignment & (alignment - 1):
         _refuse(f"section {name!r} is aligned to {alignment}")
-    return _Section(name, kind, offset, size, link, info, entry)
+    return Section(name, kind, offset, size, link, info, entry, max(1, alignment))
 
 
-def _entries(code: bytes, section: _Section, shape: struct.Struct) -> list[tuple[int, ...]]:
-    if section.entry != shape.size or section.size % shape.size:
-        _refuse(f"section {section.name!r} has entries of {section.entry} bytes")
+def _entries(code: bytes, section: Section, shape: struct.Struct) -> list[tuple[int, ...]]:
+    _check_entries(section, shape.size)
     return list(shape.iter_unpack(code[section.offset : section.offset + section.size]))
 
 
-def _linked(section: _Section, sections: Sequence[_Section], kind: int) -> _Section:
+def _check_entries(section: Section, size: int) -> None:
+    if section.entry != size or section.size % size:
+        _refuse(f"section {section.name!r} has entries of {section.entry} bytes")
+
+
+def _linked(section: Section, sections: Sequence[Section], kind: int) -> Section:
     if section.link >= len(sections) or sections[section.link].kind != kind:
         _refuse(f"section {section.name!r} refers to section {section.link}")
     return sections[section.link]
 
 
-def _check_symbols(code: bytes, table: _Section, sections: Sequence[_Section]) -> None:
+def _symbols(code: bytes, table: Section, sections: Sequence[Section]) -> Iterator[Symbol]:
     strings = _linked(table, sections, _STRTAB)
     texts = _text(code, strings.offset, strings.size)
     entries = _entries(code, table, _SYMBOL)
@@ -131,26 +207,31 @@ def _check_symbols(code: bytes, table: _Section, sections: Sequence[_Section]) -
     for name, _, _, home, value, size in entries:
         if name >= len(texts):
             _refuse("a symbol's name lies outside of the names")
-        if home in (_UNDEFINED, _ABSOLUTE):
-            continue
-        if home >= len(sections):
-            _refuse(f"a symbol lies in section {home}")
-        if value + size > sections[home].size:
-            _refuse("a symbol lies outside of its section")
+        if home not in (_UNDEFINED, _ABSOLUTE):
+            if home >= len(sections):
+                _refuse(f"a symbol lies in section {home}")
+            if value + size > sections[home].size:
+                _refuse("a symbol lies outside of its section")
+        text = texts[name : texts.index(b"\0", name)].decode("ascii", "replace")
+        yield Symbol(text, home, value)
 
 
-def _check_relocations(
-    code: bytes, table: _Section, sections: Sequence[_Section], widths: dict[int, int]
-) -> None:
+def _relocations(
+    code: bytes, table: Section, sections: Sequence[Section], widths: Integers
+) -> Relocations:
     symbols = _linked(table, sections, _SYMTAB)
     if table.info >= len(sections) or sections[table.info].kind != _PROGBITS:
         _refuse(f"section {table.name!r} changes section {table.info}")
     target = sections[table.info]
-    count = symbols.size // _SYMBOL.size
-    for place, what, _ in _entries(code, table, _RELOCATION):
-        width = widths.get(what & 0xFFFFFFFF)
-        if width is None or what >> 32 >= count or place + width > target.size:
-            _refuse(f"a relocation of section {target.name!r} is out of bounds")
+    _check_entries(table, _RELOCATION.itemsize)
+    found = np.frombuffer(code[table.offset : table.offset + table.size], _RELOCATION)
+    kinds = np.minimum(found["kind"], len(widths) - 1).astype(np.int64)
+    width = widths[kinds]
+    inside = (found["place"] >= 0) & (found["place"] <= target.size - width)
+    if not ((width > 0) & inside & (found["symbol"] < symbols.size // _SYMBOL.size)).all():
+        _refuse(f"a relocation of section {target.name!r} is out of bounds")
+    numbers = found["symbol"].astype(np.int64)
+    return Relocations(table.info, found["place"], kinds, numbers, found["addend"])
 
 
 def _refuse(reason: str) -> NoReturn:

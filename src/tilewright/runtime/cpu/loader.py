@@ -12,22 +12,14 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
-from itertools import count
-from threading import Lock
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from tilewright.core.errors import CorruptEngine
-from tilewright.core.forks import renew_in_child
-from tilewright.runtime.cpu.elf import check_object
+from tilewright.runtime.cpu import link
+from tilewright.runtime.cpu.elf import read_object
 
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 _MACH_CPUS = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
-_lock = Lock()
-renew_in_child(sys.modules[__name__], "_lock")
-_numbers = count()
 
 
 class LoadedObject:
@@ -37,10 +29,10 @@ class LoadedObject:
         exports: names of the functions that can be called.
     """
 
-    def __init__(self, tracker: llvm.ResourceTracker, exports: tuple[str, ...]) -> None:
-        self._tracker = tracker
-        self._addresses = {name: int(tracker[name]) for name in exports}
-        self.exports = exports
+    def __init__(self, addresses: Mapping[str, int], code: object) -> None:
+        self._addresses = addresses
+        self._code = code
+        self.exports = tuple(addresses)
 
     def address(self, name: str) -> int:
         """The address of a function.
@@ -69,23 +61,17 @@ def load_object(
 
     Raises:
         CorruptEngine: the bytes are no object for this machine, or a symbol is missing.
+        OutOfMemory: the system gives no memory for it.
     """
     _check_architecture(code)
     if sys.platform == "linux":
-        check_object(code)
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-    for name, address in (imports or {}).items():
-        builder.import_symbol(name, address)
-    for name in exports:
-        builder.export_symbol(name)
-    with _lock:
-        try:
-            tracker = builder.link(_jit(), f"tilewright.{next(_numbers)}")
-        except RuntimeError as error:
-            raise CorruptEngine(
-                f"object code cannot be loaded: {error}", remedy="build the engine on this machine"
-            ) from error
-    return LoadedObject(tracker, exports)
+        found = read_object(code)
+        if found.machine == link.MACHINE:
+            linked = link.link(found, exports, imports or {})
+            return LoadedObject(linked.addresses, linked)
+    from tilewright.runtime.cpu.llvm_link import llvm_link
+
+    return LoadedObject(*llvm_link(code, exports, imports or {}))
 
 
 def _check_architecture(code: bytes) -> None:
@@ -103,15 +89,3 @@ def _check_architecture(code: bytes) -> None:
             f"object code for {found or 'no known processor'} on {mine}",
             remedy="build the engine for this machine",
         )
-
-
-@cache
-def _jit() -> llvm.LLJIT:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    if sys.platform == "linux":  # elsewhere the C library contains the maths library
-        llvm.load_library_permanently("libm.so.6")
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        reloc="pic", codemodel="small", jit=True
-    )
-    return llvm.create_lljit_compiler(machine, suppress_errors=True)

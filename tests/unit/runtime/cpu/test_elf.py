@@ -13,7 +13,7 @@ from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import named_target
 from tilewright.core.errors import CorruptEngine
-from tilewright.runtime.cpu.elf import check_object
+from tilewright.runtime.cpu.elf import read_object
 from unit.codegen.cpu.kernels import KERNELS
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -55,14 +55,14 @@ def with_entry(code: bytes, kind: int, offset: int, layout: str, value: int) -> 
 @pytest.mark.parametrize("processor", ["haswell", "znver4", "neoverse-v1"])
 @pytest.mark.parametrize("name", [*KERNELS, "pool"])
 def test_what_we_generate_is_accepted(name: str, processor: str) -> None:
-    check_object(made(name, processor))
+    read_object(made(name, processor))
 
 
 def test_no_part_may_be_missing() -> None:
     code = made()
     for length in range(0, len(code), 7):
         with pytest.raises(CorruptEngine):
-            check_object(code[:length])
+            read_object(code[:length])
 
 
 PROGBITS, SYMTAB, STRTAB, RELA = 1, 2, 3, 4
@@ -95,4 +95,4 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_refused(name: str) -> None:
     with pytest.raises(CorruptEngine, match="object code is damaged"):
-        check_object(DAMAGE[name](made()))
+        read_object(DAMAGE[name](made()))
