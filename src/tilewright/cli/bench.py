@@ -30,7 +30,9 @@ def bench_models(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="ONNX files.")],
     against: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="Whom to compare with: onnxruntime,openvino,torch."),
+        typer.Option(
+            metavar="NAMES", help="Whom to compare with: onnxruntime,openvino,torch,torch.compile."
+        ),
     ] = "onnxruntime",
     threads: Annotated[str, typer.Option(metavar="COUNTS", help="For example 1,2.")] = "1",
     npz: Npz = None,
@@ -112,16 +114,18 @@ def _print_report(report: "BenchReport") -> None:
     for comparison in report.comparisons:
         console.show(_times(comparison))
         console.write(_canaries(comparison))
+        for reason in comparison.left_out.values():
+            console.write(f"Left out: {reason}")
         console.write("")
     console.show(_ratios(report))
     for comparison in report.comparisons:
         if comparison.canaries.are_few:
             console.write(_doubt(comparison))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
-    for timing in report.comparisons[0].timings:
-        console.write(
-            f"{timing.contender} {timing.version}: {timing.precision} ({timing.settings})"
-        )
+    timings = [timing for one in report.comparisons for timing in one.timings]
+    lines = (f"{one.contender} {one.version}: {one.precision} ({one.settings})" for one in timings)
+    for line in dict.fromkeys(lines):
+        console.write(line)
     console.write(report.comparisons[0].device)
 
 
@@ -167,16 +171,23 @@ def _doubt(comparison: "Comparison") -> str:
 def _ratios(report: "BenchReport") -> "Table":
     from rich.table import Table
 
+    from tilewright.compiler.bench.results import BEST, with_best
+
     table = Table(title="times as long as Tilewright, medians (minima)", title_justify="left")
     table.add_column("model")
-    for peer in report.geomean_median:
+    several = max(len(one.ratio_median) for one in report.comparisons) > 1
+    peers = [peer for peer in report.geomean_median if peer != BEST] + [BEST] * several
+    for peer in peers:
         table.add_column(peer, justify="right")
     for one in report.comparisons:
-        table.add_row(_title(one), *_cells(one.ratio_median, one.ratio_min))
+        cells = _cells(peers, with_best(one.ratio_median), with_best(one.ratio_min))
+        table.add_row(_title(one), *cells)
     table.add_section()
-    table.add_row("geometric mean", *_cells(report.geomean_median, report.geomean_min))
+    table.add_row("geometric mean", *_cells(peers, report.geomean_median, report.geomean_min))
     return table
 
 
-def _cells(medians: Mapping[str, float], minima: Mapping[str, float]) -> list[str]:
-    return [f"{medians[peer]:.2f} ({minima[peer]:.2f})" for peer in medians]
+def _cells(
+    peers: Sequence[str], medians: Mapping[str, float], minima: Mapping[str, float]
+) -> list[str]:
+    return [f"{medians[one]:.2f} ({minima[one]:.2f})" if one in medians else "-" for one in peers]

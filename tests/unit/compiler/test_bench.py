@@ -1,5 +1,6 @@
 """The comparison of outputs can refuse, and contenders answer from processes of their own."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import pytest
 from onnx import helper
 
 from tilewright.compiler.bench import BenchOptions, BenchReport, Comparison, bench, compare
-from tilewright.compiler.bench.contender import Canary, Contender
+from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
 from tilewright.compiler.bench.outputs import errors_of, relative_error
 from tilewright.compiler.bench.peers import OPENERS, openvino
 from tilewright.compiler.bench.peers import torch as torch_peer
 from tilewright.compiler.bench.peers.opened import PRECISION
-from tilewright.compiler.bench.results import Round, canaries_of, kept_samples_us
+from tilewright.compiler.bench.results import BEST, Round, canaries_of, kept_samples_us
 from tilewright.compiler.feeds import Arrays
 from tilewright.core.errors import BadOption, UserError, VerificationFailed
 
@@ -182,12 +183,73 @@ def test_torch_runs_what_the_converter_makes(monkeypatch: pytest.MonkeyPatch, mo
     monkeypatch.setattr(torch_peer, "import_peer", modules.__getitem__)
     monkeypatch.setattr(torch_peer, "version", lambda name: f"1 of {name}")
     before = torch.get_num_threads()
+    monkeypatch.setattr(torch, "compile", lambda module: module)
     try:
-        opened = torch_peer.open_torch(model, 1)
+        for open_model in (torch_peer.open_torch, torch_peer.open_torch_compile):
+            opened = open_model(model, 1)
+            assert [spec.shape for spec in opened.inputs] == [("n", 3)]
+            outputs = opened.bind({"x": X[None]}).outputs()
+            np.testing.assert_array_equal(outputs["y"], 2 * X[None])
     finally:
         torch.set_num_threads(before)
-    assert [spec.shape for spec in opened.inputs] == [("n", 3)]
-    np.testing.assert_array_equal(opened.bind({"x": X[None]})()["y"], 2 * X[None])
+    assert opened.settings.startswith("torch.compile")
+
+
+def refusing(who: set[str]) -> type[Contender]:
+    """Contenders that take 10 us, of which some cannot run the model."""
+
+    class Refusing(FakeContender):
+        version = settings = ""
+        precision, setup_s, specs = PRECISION, 0.0, []
+
+        def __init__(self, name: str, _model: Path, _threads: int) -> None:
+            if name in who:
+                raise CannotRun(f"{name}: no such operator")
+            self.name = name
+
+        def check(self, feeds: Path, outputs: Path) -> None:
+            del feeds
+            if f"{self.name} later" in who:
+                raise CannotRun(f"{self.name}: a wrong shape")
+            np.savez(outputs, allow_pickle=False, y=X)
+
+        def close(self) -> None:
+            pass
+
+    return Refusing
+
+
+@pytest.mark.parametrize(
+    ("who", "left_out"),
+    [
+        ({"openvino"}, {"openvino": "openvino: no such operator"}),
+        ({"openvino later"}, {"openvino": "openvino: a wrong shape"}),
+        (set(), {}),
+    ],
+)
+def test_a_peer_that_cannot_run_a_model_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, model: Path, who: set[str], left_out: dict[str, str]
+) -> None:
+    monkeypatch.setattr(compare, "Contender", refusing(who))
+    options = BenchOptions(peers=("openvino", "onnxruntime"), rounds=1)
+    found = bench(model, options, feeds={"x": X[None]})
+    assert found.left_out == left_out
+    assert list(found.ratio_min) == [name for name in options.peers if name not in left_out]
+
+
+@pytest.mark.parametrize("who", [{"openvino", "onnxruntime"}, {"tilewright"}])
+def test_a_comparison_with_nobody_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, model: Path, who: set[str]
+) -> None:
+    monkeypatch.setattr(compare, "Contender", refusing(who))
+    with pytest.raises(UserError, match="no such operator"):
+        bench(model, BenchOptions(peers=("openvino", "onnxruntime")), feeds={"x": X[None]})
+
+
+def test_whatever_a_runtime_raises_says_that_it_cannot_run_the_model(tmp_path: Path) -> None:
+    (tmp_path / "no.onnx").write_bytes(b"no model")
+    with pytest.raises(CannotRun, match="onnxruntime: "):
+        Contender("onnxruntime", tmp_path / "no.onnx", 1)
 
 
 def test_outputs_that_differ_stop_the_comparison() -> None:
@@ -294,5 +356,11 @@ def _comparison(ratio: float) -> Comparison:
 
 def test_the_report_has_the_geometric_means() -> None:
     report = BenchReport.of([_comparison(1.0), _comparison(4.0)])
-    assert report.geomean_min == {"p": pytest.approx(2.0)}
-    assert report.geomean_median == {"p": pytest.approx(4.0)}
+    assert report.geomean_min == {"p": pytest.approx(2.0), BEST: pytest.approx(2.0)}
+    assert report.geomean_median == {"p": pytest.approx(4.0), BEST: pytest.approx(4.0)}
+
+
+def test_the_best_peer_is_another_one_on_each_model() -> None:
+    rows = [_comparison(1.0), _comparison(4.0)]
+    rows[1] = replace(rows[1], ratio_min={"p": 8.0, "q": 2.0})
+    assert BenchReport.of(rows).geomean_min[BEST] == pytest.approx(2.0**0.5)

@@ -13,13 +13,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from tilewright.compiler.bench.contender import Canary, Contender
+from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
 from tilewright.compiler.bench.machine import describe_commit, describe_device
 from tilewright.compiler.bench.options import BenchOptions, check_options
 from tilewright.compiler.bench.outputs import errors_of
@@ -79,19 +79,25 @@ def bench(
     Raises:
         BadOption: an option is out of range, a peer cannot run here, or a dim has no size.
         VerificationFailed: outputs differ by more than the tolerance; nothing is timed then.
-        UserError: a contender cannot run the model.
+        UserError: Tilewright cannot run the model, or none of the peers can.
     """
     check_request(model, options)
     say = progress or (lambda _: None)
     threads = plural(options.threads, "thread")
+    left_out: dict[str, CannotRun] = {}
     with ExitStack() as stack:
         contenders = []
         for name in (*options.peers, OURS):
             say(f"{model.name}: preparing {name} with {threads}")
-            contenders.append(stack.enter_context(Contender(name, model, options.threads)))
+            with _may_fail(name, left_out, say):
+                contenders.append(stack.enter_context(Contender(name, model, options.threads)))
         _require_one_precision(contenders)
-        feeds = feeds or _default_feeds(model, contenders[0].specs, sizes or {}, say)
-        errors = errors_of(_outputs_of(contenders, feeds), options.tolerance)
+        feeds = feeds or _default_feeds(model, contenders[-1].specs, sizes or {}, say)
+        outputs = _outputs_of(contenders, feeds, left_out, say)
+        contenders = [one for one in contenders if one.name in outputs]
+        if left_out and len(contenders) == 1:
+            raise next(iter(left_out.values()))
+        errors = errors_of(outputs, options.tolerance)
         canary = stack.enter_context(Canary(options.threads))
         rounds = take_turns(contenders, canary, options, say)
     timings = [_timing(one, rounds, errors[one.name]) for one in contenders]
@@ -106,7 +112,20 @@ def bench(
         ratio_min={t.contender: t.min_us / ours.min_us for t in timings[:-1]},
         ratio_median={t.contender: t.median_us / ours.median_us for t in timings[:-1]},
         canaries=canaries_of(rounds, options.rounds),
+        left_out={name: error.message for name, error in left_out.items()},
     )
+
+
+@contextmanager
+def _may_fail(name: str, left_out: dict[str, CannotRun], say: Progress) -> Iterator[None]:
+    """Remembers a peer that cannot run the model, and goes on without it."""
+    try:
+        yield
+    except CannotRun as error:
+        if name == OURS:
+            raise
+        left_out[name] = error
+        say(f"left out: {error.message}")
 
 
 def take_turns(
@@ -156,7 +175,9 @@ def _default_feeds(
     return random_feeds(specs, sizes)
 
 
-def _outputs_of(contenders: Sequence[Contender], feeds: Arrays) -> dict[str, Arrays]:
+def _outputs_of(
+    contenders: Sequence[Contender], feeds: Arrays, left_out: dict[str, CannotRun], say: Progress
+) -> dict[str, Arrays]:
     """Runs every contender once."""
     outputs: dict[str, Arrays] = {}
     try:
@@ -164,8 +185,9 @@ def _outputs_of(contenders: Sequence[Contender], feeds: Arrays) -> dict[str, Arr
             folder = Path(scratch)
             np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
             for one in contenders:
-                one.check(folder / "feeds.npz", folder / f"{one.name}.npz")
-                outputs[one.name] = load_npz(folder / f"{one.name}.npz")
+                with _may_fail(one.name, left_out, say):
+                    one.check(folder / "feeds.npz", folder / f"{one.name}.npz")
+                    outputs[one.name] = load_npz(folder / f"{one.name}.npz")
     except OSError as error:
         raise CacheError(
             f"scratch files cannot be written: {error.strerror}",

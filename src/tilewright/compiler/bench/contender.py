@@ -23,11 +23,15 @@ from tilewright.core.errors import InternalError, UserError
 _PATIENCE_S = 5.0
 
 
+class CannotRun(UserError):
+    """A runtime does not execute a model."""
+
+
 class Worker:
     """A process that talks in lines of JSON; ``hello`` is its first answer.
 
     Raises:
-        UserError: it could not start, with what it said.
+        UserError: it could not start, with what it said; ``CannotRun`` if only the model is why.
     """
 
     def __init__(self, name: str, model: Path | str, threads: int) -> None:
@@ -51,7 +55,7 @@ class Worker:
         """Sends a request and returns the answer.
 
         Raises:
-            UserError: the process failed, with what it said.
+            UserError: the process failed, with what it said; ``CannotRun`` if the model is why.
         """
         if self._process.stdin is None:
             raise InternalError("the worker has no stdin")
@@ -64,12 +68,13 @@ class Worker:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
             code = self._process.wait()
-            raise UserError(
+            raise CannotRun(
                 f"{self.name} died with exit code {code}", remedy="what it wrote before is above"
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise UserError(f"{self.name}: {answer['error']}", remedy=answer.get("remedy"))
+            kind = CannotRun if answer.get("cannot_run") else UserError
+            raise kind(f"{self.name}: {answer['error']}", remedy=answer.get("remedy"))
         return answer
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SCHEMA = "tilewright.bench/1"
+BEST = "best peer"
 SLOWEST_CANARY = 1.10  # times the best one's time; slower rounds are thrown away
 
 
@@ -71,7 +72,10 @@ class Canaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The timings on one model, and for each peer the ratio of its times to Tilewright's."""
+    """The timings on one model, and for each peer the ratio of its times to Tilewright's.
+
+    ``left_out`` has the peers that cannot run this model, with what they said.
+    """
 
     model: str
     threads: int
@@ -82,11 +86,15 @@ class Comparison:
     ratio_min: Mapping[str, float]
     ratio_median: Mapping[str, float]
     canaries: Canaries
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """All comparisons, and the geometric mean of their ratios for each peer."""
+    """All comparisons, and the geometric mean of their ratios for each peer.
+
+    ``BEST`` is the peer that is the fastest one on a model.
+    """
 
     comparisons: Sequence[Comparison]
     geomean_min: Mapping[str, float]
@@ -98,9 +106,14 @@ class BenchReport:
         """Takes the means."""
         return BenchReport(
             comparisons=comparisons,
-            geomean_min=_means([one.ratio_min for one in comparisons]),
-            geomean_median=_means([one.ratio_median for one in comparisons]),
+            geomean_min=_means([with_best(one.ratio_min) for one in comparisons]),
+            geomean_median=_means([with_best(one.ratio_median) for one in comparisons]),
         )
+
+
+def with_best(ratios: Mapping[str, float]) -> dict[str, float]:
+    """The ratios, and the one to the fastest peer."""
+    return {**ratios, BEST: min(ratios.values())}
 
 
 def is_kept(one: Round, rounds: Sequence[Round]) -> bool:

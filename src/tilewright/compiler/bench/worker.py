@@ -21,7 +21,8 @@ import numpy as np
 
 from tilewright.codegen.cpu.canary import PeakCanary
 from tilewright.compiler.bench.peers import CANARY, OPENERS
-from tilewright.compiler.feeds import Arrays, load_npz, to_files
+from tilewright.compiler.bench.peers.opened import Bound
+from tilewright.compiler.feeds import load_npz, to_files
 from tilewright.core.errors import InternalError, UserError
 
 
@@ -46,18 +47,19 @@ def serve(contender: str, model: Path, threads: int, answers: TextIO) -> None:
             setup_s=time.perf_counter() - start,
             inputs=[(spec.name, spec.dtype, spec.shape) for spec in opened.inputs],
         )
-        run: Callable[[], Arrays] | None = None
+        bound: Bound | None = None
         for line in sys.stdin:
             request = json.loads(line)
             if request["verb"] == "check":
-                run = opened.bind(load_npz(Path(request["feeds"])))
-                arrays, _ = to_files(run())
+                bound = opened.bind(load_npz(Path(request["feeds"])))
+                bound.run()
+                arrays, _ = to_files(bound.outputs())
                 np.savez(request["outputs"], allow_pickle=False, **arrays)
                 _answer(answers)
-            elif run is None:
+            elif bound is None:
                 raise InternalError("a batch is timed only after a check")
             else:
-                _answer(answers, samples_us=time_batch(run, request["milliseconds"]))
+                _answer(answers, samples_us=time_batch(bound.run, request["milliseconds"]))
     except UserError as error:
         _answer(answers, error=error.message, remedy=error.remedy)
 
@@ -72,7 +74,7 @@ def tell_of_failures(contender: str, answers: TextIO) -> None:
             f"{contender} cannot open or run this model with these inputs: check both, "
             "or leave it out of --against"
         )
-        _answer(answers, error=f"{kind.__name__}: {said}", remedy=remedy)
+        _answer(answers, error=f"{kind.__name__}: {said}", remedy=remedy, cannot_run=True)
 
     sys.excepthook = tell
 

@@ -10,7 +10,7 @@ from tilewright.compiler.bench.peers.onnxruntime import open_onnxruntime
 from tilewright.compiler.bench.peers.opened import Opened
 from tilewright.compiler.bench.peers.openvino import open_openvino
 from tilewright.compiler.bench.peers.tilewright import open_tilewright
-from tilewright.compiler.bench.peers.torch import open_torch
+from tilewright.compiler.bench.peers.torch import open_torch, open_torch_compile
 
 OURS = "tilewright"
 CANARY = "canary"  # no runtime: what the processors can do
@@ -19,5 +19,6 @@ OPENERS: dict[str, Callable[[Path, int], Opened]] = {
     "onnxruntime": open_onnxruntime,
     "openvino": open_openvino,
     "torch": open_torch,
+    "torch.compile": open_torch_compile,
 }
 PEERS = tuple(name for name in OPENERS if name != OURS)

@@ -6,8 +6,8 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from tilewright.compiler.bench.peers.opened import Opened, import_peer
-from tilewright.compiler.feeds import InputSpec
+from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
+from tilewright.compiler.feeds import Arrays, InputSpec
 
 DTYPE_NAMES = {"float": "float32", "double": "float64"}  # its own, where they differ
 
@@ -29,9 +29,26 @@ def open_onnxruntime(model: Path, threads: int) -> Opened:
         onnx_name = value.type.removeprefix("tensor(").removesuffix(")")
         dtype = DTYPE_NAMES.get(onnx_name, onnx_name)
         inputs.append(InputSpec.of(value.name, dtype, value.shape))
+
+    def bind(feeds: Arrays) -> Bound:
+        binding = session.io_binding()  # saves small networks a tenth of their time
+        for one in inputs:
+            value = ort.OrtValue.ortvalue_from_numpy(feeds[one.name])
+            binding.bind_ortvalue_input(one.name, value)
+        for name in names:
+            binding.bind_output(name, "cpu")
+
+        def run() -> None:
+            session.run_with_iobinding(binding)
+
+        def outputs() -> Arrays:
+            return dict(zip(names, binding.copy_outputs_to_cpu(), strict=True))
+
+        return Bound(run, outputs)
+
     return Opened(
         version=version("onnxruntime"),
         inputs=inputs,
-        bind=lambda feeds: lambda: dict(zip(names, session.run(names, feeds), strict=True)),
-        settings="the model's types, ORT_ENABLE_ALL",
+        bind=bind,
+        settings="the model's types, ORT_ENABLE_ALL, IOBinding",
     )

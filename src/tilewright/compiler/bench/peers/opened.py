@@ -16,6 +16,24 @@ from tilewright.core.errors import BadOption
 PRECISION = "fp32"  # types of the model; nothing is narrowed
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A model with its inputs.
+
+    Attributes:
+        run: computes; only this is timed.
+        outputs: of the last run, as arrays.
+    """
+
+    run: Callable[[], object]
+    outputs: Callable[[], Arrays]
+
+    @staticmethod
+    def of(run: Callable[[], Arrays]) -> Bound:
+        """For a runtime whose run gives arrays."""
+        return Bound(run, run)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A model ready to run.
@@ -23,14 +41,14 @@ class Opened:
     Attributes:
         version: of the runtime.
         inputs: what it is fed with.
-        bind: makes a run of feeds.
+        bind: puts inputs in place.
         settings: what was set so that the comparison is fair.
         precision: what it computes in.
     """
 
     version: str
     inputs: list[InputSpec]
-    bind: Callable[[Arrays], Callable[[], Arrays]]
+    bind: Callable[[Arrays], Bound]
     settings: str
     precision: str = PRECISION
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from tilewright.compiler.bench.peers.opened import Opened, import_peer
+from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
 from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.errors import BadOption
 
@@ -39,7 +38,7 @@ def open_openvino(model: Path, threads: int) -> Opened:
         dtype = np.dtype(port.get_element_type().to_dtype()).name
         inputs.append(InputSpec.of(port.get_any_name(), dtype, dims))
 
-    def bind(feeds: Arrays) -> Callable[[], Arrays]:
+    def bind(feeds: Arrays) -> Bound:
         request = compiled.create_infer_request()
         # The tensors stay where they are: looking at names and copying takes small networks longer
         # than running them.
@@ -48,12 +47,15 @@ def open_openvino(model: Path, threads: int) -> Opened:
             request.set_input_tensor(number, ov.Tensor(array, shared_memory=True))
         names = [port.get_any_name() for port in compiled.outputs]
 
-        def run() -> Arrays:
+        def run() -> None:
             assert kept  # its memory is read
-            found = request.infer(share_outputs=True)
-            return {name: found[number] for number, name in enumerate(names)}
+            request.infer(share_outputs=True)
 
-        return run
+        def outputs() -> Arrays:
+            found = (request.get_output_tensor(number).data for number in range(len(names)))
+            return dict(zip(names, found, strict=True))
+
+        return Bound(run, outputs)
 
     settings = ", ".join(f"{name}={value}" for name, value in EXACT.items())
     return Opened(version=version("openvino"), inputs=inputs, bind=bind, settings=settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tilewright as tw
-from tilewright.compiler.bench.peers.opened import PRECISION, Opened
+from tilewright.compiler.bench.peers.opened import PRECISION, Bound, Opened
 from tilewright.compiler.feeds import InputSpec
 
 
@@ -21,6 +21,6 @@ def open_tilewright(model: Path, threads: int) -> Opened:
     return Opened(
         version=tw.__version__,
         inputs=inputs,
-        bind=lambda feeds: lambda: engine.run(feeds),
+        bind=lambda feeds: Bound.of(lambda: engine.run(feeds)),
         settings="the model's types",
     )

@@ -1,6 +1,6 @@
 """PyTorch on the CPU. It does not execute ONNX files, so the package onnx2torch makes a module.
 
-Not here: torch's own compiler, which needs a C++ compiler at run time.
+Eager, or through torch's own compiler, which needs a C++ compiler.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilewright.compiler.bench.peers.opened import Opened, import_peer
+from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
 from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
@@ -23,12 +23,30 @@ def open_torch(model: Path, threads: int) -> Opened:
     Raises:
         BadOption: torch or onnx2torch is not installed.
     """
+    return _open(model, threads, "eager", lambda _torch, module: module)
+
+
+def open_torch_compile(model: Path, threads: int) -> Opened:
+    """Converts a model to a module that ``torch.compile`` compiles with its weights frozen.
+
+    Raises:
+        BadOption: torch or onnx2torch is not installed.
+    """
+    return _open(model, threads, "torch.compile, freezing", _compiled)
+
+
+def _compiled(torch: Any, module: Any) -> Any:
+    torch._inductor.config.freezing = True
+    return torch.compile(module)
+
+
+def _open(model: Path, threads: int, mode: str, prepare: Callable[[Any, Any], Any]) -> Opened:
     torch = import_peer("torch")
     converter = import_peer("onnx2torch")
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     interface = Model.load(model, DecisionLog()).original
-    module = converter.convert(os.fspath(model)).eval()
+    module = prepare(torch, converter.convert(os.fspath(model)).eval())
     inputs = [
         InputSpec.of(value.name, value.dtype, value.shape)
         for value in interface.inputs
@@ -37,20 +55,23 @@ def open_torch(model: Path, threads: int) -> Opened:
     order = [value.name for value in interface.inputs]
     names = [value.name for value in interface.outputs]
 
-    def bind(feeds: Arrays) -> Callable[[], Arrays]:
+    def bind(feeds: Arrays) -> Bound:
         tensors = [torch.from_numpy(feeds[name]) for name in order]
 
-        def run() -> Arrays:
+        def run() -> Any:
             with torch.inference_mode():
-                results: Any = module(*tensors)
+                return module(*tensors)
+
+        def outputs() -> Arrays:
+            results: Any = run()
             several = results if isinstance(results, list | tuple) else [results]
             return {name: one.numpy() for name, one in zip(names, several, strict=True)}
 
-        return run
+        return Bound(run, outputs)
 
     return Opened(
         version=f"{version('torch')} with onnx2torch {version('onnx2torch')}",
         inputs=inputs,
         bind=bind,
-        settings="eager, float32_matmul_precision=highest",
+        settings=f"{mode}, float32_matmul_precision=highest",
     )
