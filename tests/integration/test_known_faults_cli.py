@@ -405,6 +405,11 @@ def test_a_demo_folder_that_is_a_file_is_told_before_the_work(folder: Path) -> N
 # --- the cache ------------------------------------------------------------------------------------
 
 
+def _built(cache: Path) -> tw.Engine:
+    """An engine of a model that is no file, and so of kernels from the cache."""
+    return tw.compile(Path("model.onnx").read_bytes(), threads=1, cache=cache)
+
+
 def _swap(files: list[Path]) -> None:
     contents = [file.read_bytes() for file in files]
     for file, content in zip(files, contents[1:] + contents[:1], strict=True):
@@ -441,11 +446,11 @@ def test_entries_that_are_not_what_they_are_called_are_made_again(
     folder: Path, damage: Callable[[list[Path]], None]
 ) -> None:
     cache = folder / "objects"
-    first = tw.compile("model.onnx", threads=1, cache=cache)
+    first = _built(cache)
     good = _contents(cache)
     damage(sorted(cache.iterdir()))
     assert _contents(cache) != good
-    second = tw.compile("model.onnx", threads=1, cache=cache)
+    second = _built(cache)
     feeds = feeds_of(2, 8)
     np.testing.assert_array_equal(second.run(feeds)["y"], first.run(feeds)["y"])
     assert _contents(cache) == good
@@ -455,13 +460,13 @@ def test_entries_that_are_not_what_they_are_called_are_made_again(
 @pytest.mark.parametrize("filled", [False, True])
 def test_folders_in_place_of_entries_are_told(folder: Path, filled: bool) -> None:
     cache = folder / "objects"
-    tw.compile("model.onnx", threads=1, cache=cache)
+    _built(cache)
     for file in list(cache.iterdir()):
         file.unlink()
         file.mkdir()
         if filled:
             (file / "file").write_text("")
-    engine = tw.compile("model.onnx", threads=1, cache=cache)
+    engine = _built(cache)
     (note,) = engine.summary["notes"]
     assert note.endswith(".o is a folder")
     assert engine.run(feeds_of(2, 8))["y"].shape == (2, 5)
@@ -482,19 +487,19 @@ def test_a_cache_that_can_only_be_read_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = folder / "objects"
-    tw.compile("model.onnx", threads=1, cache=cache)
+    _built(cache)
     _cannot_write(monkeypatch, cache)
-    full = tw.compile("model.onnx", threads=1, cache=cache)
+    full = _built(cache)
     assert full.summary["notes"] == []
     next(cache.iterdir()).unlink()
-    some = tw.compile("model.onnx", threads=1, cache=cache)
+    some = _built(cache)
     (note,) = some.summary["notes"]
     assert note == f"kernels are not kept in the cache {cache}: the folder cannot be written"
     assert some.run(feeds_of(2, 8))["y"].shape == (2, 5)
     for file in cache.iterdir():
         file.unlink()
     with pytest.raises(CacheError, match="cannot write the cache"):
-        tw.compile("model.onnx", threads=1, cache=cache)
+        _built(cache)
 
 
 def test_the_users_own_cache_may_be_of_no_use(

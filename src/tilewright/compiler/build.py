@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from tilewright.compiler.engine_cache import EngineCache, key_of
 from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import (
     USER_CACHE,
@@ -86,8 +87,9 @@ def compile(
         reproducer: folder for the smallest part that a wrong pass changes (``verify_passes``).
         dump_graph: write the graph after the passes as ONNX.
         dump_kernels: write the readable text and LLVM IR of every kernel into this folder.
-        cache: folder of compiled kernels, by default the user's; ``None`` keeps nothing. One that
-            can only be read is read, and ``summary["notes"]`` says so.
+        cache: folder of compiled kernels and of engines of model files, by default the user's;
+            ``None`` keeps nothing. One that can only be read is read, and ``summary["notes"]``
+            says so, as it does of an engine that was taken whole from it.
         tune: time schedules of kernels inside the network, and choose by that (docs/tuning.md).
         time_budget: seconds for it; implies ``tune``. None: until every candidate was timed.
         timing_store: file of timings, which choices are made by; with ``tune`` it is made and
@@ -123,6 +125,11 @@ def compile(
     if wishes.tuning is not None:
         check_tunable(options.target)
     _check_dumps(model, wishes)
+    engines = _engine_cache(wishes.cache)
+    key = key_of(model, options, wishes)
+    if (kept := engines.find(key)) is not None:
+        kept.times["total_seconds"] = round(perf_counter() - start, 4)
+        return Engine(kept)
     build = Build(
         options=options,
         cache=_object_cache(wishes.cache),
@@ -147,6 +154,7 @@ def compile(
         _dump(wishes.dump_kernels, build, parts)
     engine = Engine(parts)
     _conclude(engine, parts, imported, build, wishes)
+    engines.keep(key, parts)
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine
 
@@ -174,6 +182,12 @@ def _object_cache(chosen: str | Path | None) -> ObjectCache:
     if chosen == USER_CACHE:
         return ObjectCache(cache_folder() / "objects", required=is_chosen())
     return ObjectCache(None if chosen is None else Path(chosen))
+
+
+def _engine_cache(chosen: str | Path | None) -> EngineCache:
+    if chosen == USER_CACHE:
+        return EngineCache(cache_folder() / "engines")
+    return EngineCache(None if chosen is None else Path(chosen) / "engines")
 
 
 def _check_dumps(model: Any, wishes: Wishes) -> None:

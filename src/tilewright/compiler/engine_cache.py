@@ -1,0 +1,133 @@
+"""Whole engines on disk: a model that was compiled before is loaded instead.
+
+Input -> Output: a model file and what is asked for -> a key; a key -> the parts of its engine.
+Guarantees: a key depends on all that the engine does: the bytes and the name of the file, options,
+inputs of the verification, timings, the processor, this package's own source and the versions of
+its libraries. A damaged entry is no entry. The folder keeps at most ``MOST_BYTES``: what was used
+least recently goes first.
+Not here: kernels that several engines share (object_cache).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright
+from tilewright.codegen.cpu.target import named_target
+from tilewright.compiler.options import CompileOptions, Wishes
+from tilewright.core.errors import CacheError, CorruptEngine, UserError
+from tilewright.runtime import engine_file
+from tilewright.runtime.engine_file import EngineParts
+
+MOST_BYTES = 4 << 30
+MOST_ENGINE_BYTES = 1 << 30
+_EXTERNAL = b"location"  # the key by which ONNX names files beside the model
+_LIBRARIES = ("numpy", "onnx", "onnx-ir", "llvmlite", "ml_dtypes")
+
+
+class EngineCache:
+    """A folder of engines.
+
+    Args:
+        folder: made when the first engine is kept; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def find(self, key: str | None) -> EngineParts | None:
+        """The engine of a key."""
+        if self._folder is None or key is None:
+            return None
+        start = time.perf_counter()
+        path = self._folder / f"{key}.tw"
+        try:
+            parts = engine_file.load_parts(path)
+            os.utime(path)  # used just now
+        except (UserError, CorruptEngine, OSError):
+            return None
+        parts.times["seconds"] = {"load from the cache": round(time.perf_counter() - start, 4)}
+        parts.times["notes"] = ["taken whole from the cache: equal to what was built and verified"]
+        return parts
+
+    def keep(self, key: str | None, parts: EngineParts) -> None:
+        """Keeps an engine; where that cannot be, the next build takes longer."""
+        size = sum(array.nbytes for array in parts.constants.values())
+        if self._folder is None or key is None or size > MOST_ENGINE_BYTES:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            engine_file.save(parts, self._folder / f"{key}.tw")
+            self._make_room()
+        except (CacheError, OSError) as error:
+            reason = error.message if isinstance(error, CacheError) else error.strerror
+            if not parts.times["notes"]:  # else they say so of the kernels
+                parts.times["notes"].append(f"the engine is not kept in the cache: {reason}")
+
+    def _make_room(self) -> None:
+        entries = [(path, path.stat()) for path in self._folder_entries()]
+        total = sum(stat.st_size for _, stat in entries)
+        for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
+            if total <= MOST_BYTES:
+                break
+            path.unlink(missing_ok=True)
+            total -= stat.st_size
+
+    def _folder_entries(self) -> Iterator[Path]:
+        return iter(()) if self._folder is None else self._folder.glob("*.tw")
+
+
+def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
+    """What an engine is kept under; None where it must be built.
+
+    That is where more than the engine is asked for (dumps, checks of passes, a search of
+    schedules), and where the model is no single file.
+    """
+    searches = wishes.tuning is not None and wishes.tuning.search
+    more = (wishes.verify_passes, wishes.dump_graph, wishes.dump_kernels, searches)
+    if any(more) or not isinstance(model, str | os.PathLike):
+        return None
+    path = Path(model)
+    try:
+        content = path.read_bytes() if path.is_file() else _EXTERNAL
+    except OSError:
+        return None  # the import says why
+    if _EXTERNAL in content:
+        return None
+    found = hashlib.sha256()
+    for part in (hashlib.sha256(content).hexdigest(), path.name, repr(options), _surroundings()):
+        found.update(part.encode() + b"\0")
+    if options.target == "cpu":
+        found.update(repr(named_target(options.cpu or "host")).encode())
+    found.update(repr(wishes.verify).encode())
+    _update_feeds(found, wishes.verify_feeds)
+    if wishes.tuning is not None and wishes.tuning.store is not None:
+        with suppress(OSError):  # a store that is not there has no timings
+            found.update(wishes.tuning.store.read_bytes())
+    return found.hexdigest()
+
+
+def _update_feeds(found: Any, feeds: Mapping[str, Any] | None) -> None:
+    for name, value in sorted((feeds or {}).items()):
+        array = np.asarray(value)
+        found.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+        found.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+
+
+@cache
+def _surroundings() -> str:
+    """This package's files as they are now, and the versions of its libraries."""
+    folder = Path(tilewright.__file__).parent
+    files = sorted((str(path), path.stat()) for path in folder.rglob("*.py"))
+    source = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+    return repr((source, [(name, version(name)) for name in _LIBRARIES]))

@@ -1,0 +1,150 @@
+"""Engines that are kept: when they are found, and when they must be built again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tilewright as tw
+from tilewright.compiler import engine_cache
+from tilewright.compiler.engine_cache import EngineCache, key_of
+from tilewright.compiler.options import CompileOptions, Wishes, make_options, make_wishes
+from unit.compiler.models import feeds_of, network, saved
+
+NOTE = "taken whole from the cache"
+
+
+def options(**given: Any) -> CompileOptions:
+    asked = {"target": "cpu", "cpu": None, "precision": "fp32", "threads": 1}
+    return make_options(**{**asked, "dims": None, "require": None, **given})
+
+
+def wishes(**given: Any) -> Wishes:
+    asked: dict[str, Any] = {"verify": True, "verify_passes": False, "verify_feeds": None}
+    dumps = {"dump_graph": None, "dump_kernels": None}
+    return make_wishes(**{**asked, **dumps, "cache": None, "progress": None, **given})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(network(), tmp_path)
+
+
+def is_taken(engine: tw.Engine) -> bool:
+    return any(NOTE in note for note in engine.summary["notes"])
+
+
+def test_the_second_build_is_taken_from_the_cache_and_equal(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    built, taken = (tw.compile(model, threads=1, cache=folder) for _ in range(2))
+    assert (is_taken(built), is_taken(taken)) == (False, True)
+    for engine, name in ((built, "a.tw"), (taken, "b.tw")):
+        engine.save(tmp_path / name)
+    assert (tmp_path / "a.tw").read_bytes() == (tmp_path / "b.tw").read_bytes()
+    for name, array in built.run(feeds_of()).items():
+        np.testing.assert_array_equal(array, taken.run(feeds_of())[name])
+
+
+def test_nothing_is_kept_without_a_cache(model: Path) -> None:
+    assert not any(is_taken(tw.compile(model, threads=1, cache=None)) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"threads": 2},
+        {"cpu": "haswell"},
+        {"dims": {"batch": (1, 4)}},
+        {"require": ["compiled"]},
+        {"disable": ["winograd"]},
+    ],
+)
+def test_another_option_is_another_key(model: Path, other: dict[str, Any]) -> None:
+    key = key_of(model, options(), wishes())
+    assert key is not None
+    assert key_of(model, options(**other), wishes()) not in (key, None)
+
+
+def test_whatever_the_build_depends_on_is_in_the_key(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "times.sqlite"
+    store.write_bytes(b"one")
+    keys = [
+        key_of(model, options(), wishes()),
+        key_of(model, options(), wishes(verify=False)),
+        key_of(model, options(), wishes(verify_feeds=feeds_of())),
+        key_of(model, options(), wishes(verify_feeds=feeds_of(seed=2))),
+        key_of(model, options(), wishes(timing_store=store)),
+        key_of(model.rename(model.with_name("renamed.onnx")), options(), wishes()),
+    ]
+    store.write_bytes(b"two")
+    renamed = model.with_name("renamed.onnx")
+    keys.append(key_of(renamed, options(), wishes(timing_store=store)))
+    renamed.write_bytes(renamed.read_bytes() + b"\0")
+    keys.append(key_of(renamed, options(), wishes()))
+    monkeypatch.setattr(engine_cache, "_surroundings", lambda: "another version")
+    keys.append(key_of(renamed, options(), wishes()))
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_needs_a_build_has_no_key(model: Path, tmp_path: Path) -> None:
+    more: list[dict[str, Any]] = [
+        {"verify_passes": True},
+        {"dump_graph": tmp_path / "g.onnx"},
+        {"dump_kernels": tmp_path / "k"},
+        {"tune": True},
+    ]
+    assert [key_of(model, options(), wishes(**one)) for one in more] == [None] * len(more)
+    assert key_of(network(), options(), wishes()) is None
+    assert key_of(tmp_path / "none.onnx", options(), wishes()) is None
+
+
+def test_a_model_with_files_beside_it_has_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(network(), path, save_as_external_data=True, size_threshold=0, location="w.bin")
+    assert key_of(path, options(), wishes()) is None
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
+def test_a_damaged_entry_is_built_again(model: Path, tmp_path: Path, keep: float) -> None:
+    folder = tmp_path / "cache"
+    tw.compile(model, threads=1, cache=folder)
+    (entry,) = (folder / "engines").iterdir()
+    data = entry.read_bytes()
+    entry.write_bytes(data[: int(keep * len(data))])
+    assert not is_taken(tw.compile(model, threads=1, cache=folder))
+    assert entry.read_bytes() == data
+
+
+def test_what_was_used_least_recently_goes_first(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = EngineCache(tmp_path / "engines")
+    parts = tw.compile(model, threads=1, cache=None)._parts
+    for number, key in enumerate(("a", "b", "c")):
+        cache.keep(key, parts)
+        os.utime(tmp_path / "engines" / f"{key}.tw", (number, number))
+    assert cache.find("a") is not None  # and so was used last
+    size = (tmp_path / "engines" / "a.tw").stat().st_size
+    monkeypatch.setattr(engine_cache, "MOST_BYTES", 3 * size)
+    cache.keep("d", parts)
+    assert sorted(path.stem for path in (tmp_path / "engines").iterdir()) == ["a", "c", "d"]
+    monkeypatch.setattr(engine_cache, "MOST_ENGINE_BYTES", 10)
+    cache.keep("e", parts)
+    assert cache.find("e") is None
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "engines").write_bytes(b"in the way")
+    for _ in range(2):
+        engine = tw.compile(model, threads=1, cache=tmp_path / "cache")
+        (note,) = engine.summary["notes"]
+        assert note.startswith("the engine is not kept in the cache: ")
