@@ -48,6 +48,13 @@ def compile_model(
         str | None,
         typer.Option(metavar="NAMES", help="Algorithms and tactics not to use, as winograd,pack."),
     ] = None,
+    integer_only: Annotated[
+        bool,
+        typer.Option(
+            "--integer-only",
+            help="Compute softmax, GELU and other functions between integers in integers.",
+        ),
+    ] = False,
     verify_passes: Annotated[
         bool, typer.Option("--verify-passes", help="Check the graph after every pass.")
     ] = False,
@@ -112,6 +119,7 @@ def compile_model(
                 dims=dims,
                 require=parse_list(require or ""),
                 disable=parse_list(disable or ""),
+                integer_only=integer_only,
                 verify_passes=verify_passes,
                 reproducer=reproducer,
                 dump_graph=dump_graph,

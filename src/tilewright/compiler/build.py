@@ -50,6 +50,7 @@ def compile(
     dynamic_shapes: Any = None,
     require: Require | Iterable[str] | Mapping[str, Any] | None = None,
     disable: Iterable[str] | None = (),
+    integer_only: bool = False,
     verify: bool = True,
     verify_passes: bool = False,
     verify_feeds: Mapping[str, Any] | None = None,
@@ -81,6 +82,8 @@ def compile(
         disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
             ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``; a list, or
             one text with commas between them.
+        integer_only: compute Softmax, Gelu, LayerNormalization, Sigmoid, Exp and Sqrt between
+            integers (of Q and DQ) in integers alone, with the error that the decisions state.
         verify: compare the engine with the float64 reference before returning it.
         verify_passes: compare the graph after every pass with the graph before it.
         verify_feeds: inputs for these comparisons; by default random ones.
@@ -108,6 +111,7 @@ def compile(
         dims=dims,
         require=require,
         disable=disable,
+        integer_only=integer_only,
     )
     wishes = make_wishes(
         verify=verify,
@@ -146,6 +150,8 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
+        if options.integer_only:
+            imported.make_integer_only(build.log)
     build.options = replace(options, ranges=_ranges(imported, options.ranges))
     parts = _parts(imported, build, wishes.verify_passes)
     if wishes.dump_graph is not None:

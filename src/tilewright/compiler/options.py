@@ -141,6 +141,7 @@ class CompileOptions:
         ranges: declared range of symbolic dims.
         require: the contract.
         disable: algorithms and tactics not to choose, to see what they are worth.
+        integer_only: functions between integers are computed in integers.
     """
 
     target: str = "cpu"
@@ -150,6 +151,7 @@ class CompileOptions:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     require: Require = field(default_factory=Require)
     disable: tuple[str, ...] = ()
+    integer_only: bool = False
 
 
 def make_options(
@@ -161,6 +163,7 @@ def make_options(
     dims: Any,
     require: Any,
     disable: Any = (),
+    integer_only: Any = False,
 ) -> CompileOptions:
     """Validates options.
 
@@ -177,6 +180,7 @@ def make_options(
         ranges={name: _range(name, value) for name, value in given.items()},
         require=Require.of(require),
         disable=_disabled(disable, is_cuda(target)),
+        integer_only=check.flag("integer_only", integer_only),
     )
 
 

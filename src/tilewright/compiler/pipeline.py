@@ -215,6 +215,7 @@ def describe(
         "precision": options.precision,
         "threads": options.threads,
         "disabled": options.disable,
+        "integer_only": options.integer_only,
         "ranges": {name: tuple(bounds) for name, bounds in sorted(options.ranges.items())},
         "metadata": model.metadata,
         "model": Path(model.name).name,

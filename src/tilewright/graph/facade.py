@@ -22,7 +22,7 @@ from tilewright.graph.info import TensorInfo
 from tilewright.graph.lineage import Lineage, Origin
 from tilewright.graph.load import load_model, read_model, source_name, view
 from tilewright.graph.normalize import normalize
-from tilewright.graph.passes.standard import run_passes
+from tilewright.graph.passes.standard import INTEGER_ONLY, run_passes
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
 from tilewright.graph.shapes.declared import note_shapes
@@ -168,6 +168,21 @@ class Model:
                 reproducer_folder=folder,
                 on_pass=lambda name, _: self.lineage.saw(self._model, name),
             )
+
+    def make_integer_only(self, log: DecisionLog) -> None:
+        """Puts integer arithmetic in the place of float functions between integers.
+
+        From here on this is the model's meaning, which engines are verified against.
+        """
+        with _file_named(self.name):
+            run_passes(
+                self._model,
+                log,
+                passes=INTEGER_ONLY,
+                on_pass=lambda name, _: self.lineage.saw(self._model, name),
+            )
+        self._imported = self._model.clone()
+        self.original = view(self._model)
 
     def find_wrong_pass(
         self, feeds: Mapping[str, Any], wanted: Callable[[str, str], bool]

@@ -22,6 +22,7 @@ from tilewright.lower import (  # noqa: F401 - each import registers its operato
     host_only,
     integer_conv,
     integer_matmul,
+    integer_only,
     linear_attention,
     loss,
     matmul,

@@ -32,6 +32,7 @@ Array = npt.NDArray[Any]
 RANDOM = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial".split()
 )
+_OWN_VERSION = 1  # of operators that are no ai.onnx ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +225,19 @@ class PassContext:
         *,
         before: ir.Node,
         num_outputs: int = 1,
+        domain: str = "",
     ) -> ir.Node:
-        """A new ai.onnx node in front of another; its outputs get names of their own."""
+        """A new node in front of another; its outputs get names of their own.
+
+        Args:
+            domain: of the operator: ai.onnx, or our own, which the model then imports.
+        """
+        if domain:
+            self.model.opset_imports.setdefault(domain, _OWN_VERSION)
         graph = before.graph
         name = self.names.claim(f"{before.name}/{op_type}")
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             [
@@ -237,7 +245,7 @@ class PassContext:
                 for key, part in (attributes or {}).items()
             ],
             num_outputs=num_outputs,
-            version=NEWEST_OPSET,
+            version=_OWN_VERSION if domain else NEWEST_OPSET,
             name=name,
         )
         for index, value in enumerate(node.outputs):
@@ -311,9 +319,11 @@ class PassContext:
         op_type: str,
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
     ) -> ir.Node:
         """Puts one node in the place of ``root`` (one output) and of what only feeds it."""
-        node = self.new_node(op_type, inputs, attributes, before=root)
+        node = self.new_node(op_type, inputs, attributes, before=root, domain=domain)
         self.adopt(root.outputs[0], node.outputs[0])
         self.remove(dict.fromkeys([root, *inside]))
         return node

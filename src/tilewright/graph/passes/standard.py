@@ -31,6 +31,7 @@ from tilewright.graph.passes.fold_scale import fold_scale
 from tilewright.graph.passes.fuse_horizontal import fuse_horizontal
 from tilewright.graph.passes.hoist_gathers import hoist_gathers
 from tilewright.graph.passes.inline_branches import inline_branches
+from tilewright.graph.passes.make_integer_only import make_integer_only
 from tilewright.graph.passes.recognise_attention import recognise_attention
 from tilewright.graph.passes.recognise_gelu import recognise_gelu
 from tilewright.graph.passes.recognise_hard_activations import recognise_hard_activations
@@ -72,6 +73,18 @@ STANDARD: tuple[Pass, ...] = (
     eliminate_identities,
     cancel_transposes,
     eliminate_common_subexpressions,
+    eliminate_dead_nodes,
+)
+
+# Before anything else where the caller wants it: functions are recognised, then made of integers.
+INTEGER_ONLY: tuple[Pass, ...] = (
+    eliminate_dead_nodes,
+    fold_constants,
+    eliminate_identities,
+    recognise_softmax,
+    recognise_normalization,
+    recognise_gelu,
+    make_integer_only,
     eliminate_dead_nodes,
 )
 

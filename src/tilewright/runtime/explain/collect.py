@@ -243,7 +243,7 @@ def _facts(subject: Subject, profile: Profile | None, floors: Floors | None) -> 
         info.pop("cpu", None)
     if not subject.is_built and floors is not None and floors.roofs.threads is None:
         return {"device": floors.roofs.device, "precision": info.get("precision")}
-    names = ("target", "cpu", "precision", "vector_bytes", "disabled", "tilewright", "llvm")
+    names = "target cpu precision vector_bytes disabled integer_only tilewright llvm".split()
     facts = {name: info[name] for name in names if info.get(name)}
     facts["threads"] = profile.threads if profile is not None else info.get("threads", 1)
     return facts
