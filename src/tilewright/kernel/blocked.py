@@ -1,12 +1,13 @@
-"""Kernels over blocked layouts: one dim of a buffer split, its inner part last, borders of zeros.
+"""Kernels over other layouts: one dim of a buffer last, whole or its inner part; with borders.
 
 Input -> Output: a ``Kernel`` and the layout of some of its buffers -> the same computation on
 them.
     out[n, c, h, w] = f(x[n, c, h, w])  ->  out[n, co, h, w, ci] = f(x[n, co, h, w, ci])
-    where c = 16*co + ci
+    where c = 16*co + ci; or out[n, h, w, c] = f(x[n, h, w, c])
 Requires: every access to a blocked buffer is ``splittable``.
 Guarantees: values are unchanged; a guard is dropped only where the border provably holds what it
-would give; a size that is no multiple of the block is padded, and the padding holds zeros.
+would give; a size that is no multiple of the block is padded, and the padding holds zeros (whole
+dims are padded to a multiple of 4, with anything).
 Not here: which buffers are blocked (lower.layout).
 """
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.core.dtypes import INT64
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, affine
+from tilewright.kernel.dot import UNIT
 from tilewright.kernel.ir import (
     Axis,
     AxisVar,
@@ -43,6 +45,7 @@ from tilewright.kernel.ir import (
 )
 from tilewright.kernel.ranges import beyond, reach
 
+WHOLE = 0
 _COMPARISONS = ("lt", "ge", "le", "gt")
 
 
@@ -51,20 +54,30 @@ class Layout:
     """How a buffer is stored.
 
     Attributes:
-        dim: the dim that is split.
-        block: size of the inner part, which becomes the last dim.
-        border: dim -> (elements of zero before, after).
+        dim: the dim that is split or moved.
+        block: size of the inner part, which becomes the last dim; ``WHOLE``: the dim itself does.
+        border: dim -> (elements before, after).
+        fill: what the border holds.
     """
 
     dim: int
     block: int
     border: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    fill: float = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """The dim is moved as it is."""
+        return self.block == WHOLE
 
     def shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """The shape in memory."""
         sizes = [
             size + sum(self.border.get(position, (0, 0))) for position, size in enumerate(shape)
         ]
+        if self.is_whole:
+            del sizes[self.dim]
+            return (*sizes, shape[self.dim].ceildiv(UNIT) * UNIT)
         sizes[self.dim] = shape[self.dim].ceildiv(self.block)
         return (*sizes, Dim.of(self.block))
 
@@ -73,7 +86,8 @@ def divided(form: Affine, block: int, inner: Mapping[str, int]) -> tuple[Expr, E
     """Quotient and remainder of an index by the block, where they are affine.
 
     Args:
-        inner: axes whose extent is the block (their sum with anything divisible needs no division).
+        inner: extents of axes (the sum of one of the block's size with anything divisible needs no
+            division).
     """
     if form.rest:
         return None
@@ -81,7 +95,7 @@ def divided(form: Affine, block: int, inner: Mapping[str, int]) -> tuple[Expr, E
     remainder: Expr = constant(0, INT64)
     found = False
     for axis, factor in form.terms.items():
-        if axis in inner and factor == Dim.of(1) and not found:
+        if inner.get(axis) == block and factor == Dim.of(1) and not found:
             remainder, found = axis_var(axis), True
             continue
         if (factor % block) != Dim.of(0):
@@ -162,18 +176,30 @@ class Blocker:
         self._padded = {}
         self._done = {}
         names: dict[str, Expr] = {}
+        moved = self._moved(stage)
         axes: list[Axis] = []
         last: list[Axis] = []
         for axis in stage.axes:
             block = blocks.get(axis.name)
+            place = last if axis.name in moved else axes
             if block is None:
-                axes.append(axis)
+                place.append(axis)
                 continue
             outer, inner = self._halves(axis, block)
-            axes.append(outer)
+            place.append(outer)
             last.append(inner)
             names[axis.name] = outer.var * block + inner.var
         return Stage((*axes, *last), tuple(self._store(s, names, blocks) for s in stage.stores))
+
+    def _moved(self, stage: Stage) -> set[str]:
+        """Axes that index a dim which is last in memory, of what the stage stores."""
+        return {
+            node.name
+            for store in stage.stores
+            if (layout := self.layouts.get(store.buffer)) is not None and layout.is_whole
+            for node in walk(store.index[layout.dim])
+            if isinstance(node, AxisVar)
+        }
 
     def _store(self, store: Store, names: Mapping[str, Expr], blocks: Mapping[str, int]) -> Store:
         index = tuple(self._expr(part, names, blocks) for part in store.index)
@@ -181,7 +207,7 @@ class Blocker:
         guard = None if store.guard is None else self._expr(store.guard, names, blocks)
         inside = self._inside(store.index, names)
         if inside is not None:
-            if store.buffer in self.layouts:
+            if store.buffer in self.layouts and not self.layouts[store.buffer].is_whole:
                 value = call("blend", inside, value, constant(0, value.dtype))
             else:
                 guard = inside if guard is None else guard & inside
@@ -274,12 +300,11 @@ class Blocker:
         return call("select", inside, body, neutral)
 
     def _vanishes(self, body: Expr) -> bool:
-        """True for a product of loads that are zero in the padding."""
-        return (
-            isinstance(body, Call)
-            and body.op == "mul"
-            and all(self._zero_in_padding(factor) for factor in body.args)
-        )
+        """True for a product of loads that are zero in the padding; of integers, one suffices."""
+        if not (isinstance(body, Call) and body.op == "mul"):
+            return False
+        zeros = [self._zero_in_padding(factor) for factor in body.args]
+        return any(zeros) if body.dtype.is_integer else all(zeros)
 
     def _zero_in_padding(self, factor: Expr) -> bool:
         while isinstance(factor, Cast):
@@ -287,7 +312,8 @@ class Blocker:
         if isinstance(factor, Call) and factor.op == "select":
             otherwise = factor.args[2]
             return isinstance(otherwise, Const) and otherwise.value == 0
-        return isinstance(factor, Load) and factor.buffer in self.layouts
+        layout = self.layouts.get(factor.buffer) if isinstance(factor, Load) else None
+        return layout is not None and not layout.is_whole
 
     def _reduce_axes(self, node: Reduce, blocks: Mapping[str, int]) -> tuple[Axis, ...]:
         outer: list[Axis] = []
@@ -308,6 +334,8 @@ class Blocker:
         moved = [
             part + layout.border.get(position, (0, 0))[0] for position, part in enumerate(index)
         ]
+        if layout.is_whole:
+            return (*moved[: layout.dim], *moved[layout.dim + 1 :], moved[layout.dim])
         parts = divided(affine(index[layout.dim]), layout.block, self._inner)
         if parts is None:
             block = constant(layout.block, INT64)
@@ -320,11 +348,11 @@ class Blocker:
     def _comparison(self, op: str, sides: Sequence[Expr]) -> Expr:
         """``16*q + i < 16*k`` is ``q < k`` (and the like for >=), which lanes share."""
         left, right = (affine(side) for side in sides)
-        if op in ("lt", "ge") and sides[0].dtype is INT64 and right.is_constant and self._inner:
-            block = next(iter(self._inner.values()))
-            parts = divided(left, block, self._inner)
-            if parts is not None and (right.offset % block) == Dim.of(0):
-                return call(op, parts[0], dim_value(right.offset // block))
+        if op in ("lt", "ge") and sides[0].dtype is INT64 and right.is_constant:
+            for block in sorted({self._inner[axis] for axis in left.terms if axis in self._inner}):
+                parts = divided(left, block, self._inner)
+                if parts is not None and (right.offset % block) == Dim.of(0):
+                    return call(op, parts[0], dim_value(right.offset // block))
         return call(op, *sides)
 
     def _guarded(self, children: Sequence[Expr]) -> Expr:
@@ -334,9 +362,10 @@ class Blocker:
             inner = inner.arg
         if not isinstance(inner, Load) or inner.buffer not in self.shapes:
             return call("select", condition, then, otherwise)
-        zero = isinstance(otherwise, Const) and otherwise.value == 0
         layout = self.layouts.get(inner.buffer)
-        border = layout.border if layout is not None and zero else {}
+        border: Mapping[int, tuple[int, int]] = {}
+        if layout is not None and isinstance(otherwise, Const) and otherwise.value == layout.fill:
+            border = layout.border
         kept = [part for part in conjuncts(condition) if not self._covered(part, inner, border)]
         if not kept:
             return then
@@ -357,7 +386,8 @@ class Blocker:
             if layout is not None and position == layout.dim:
                 continue
             before, after = border.get(position, (0, 0))
-            own = affine(access.index[position])
+            past = layout is not None and layout.is_whole and position > layout.dim
+            own = affine(access.index[position - 1 if past else position])
             if layout is not None:
                 shift = layout.border.get(position, (0, 0))[0]
                 own = own + Affine(offset=Dim.of(-shift))
@@ -375,9 +405,10 @@ class Blocker:
     def _border_stages(self, buffer: Buffer) -> list[Stage]:
         layout = self.layouts[buffer.name]
         sizes = layout.shape(buffer.shape)
-        zero = constant(0, buffer.dtype)
+        fill = constant(layout.fill, buffer.dtype)
         stages: list[Stage] = []
-        for position, (before, after) in layout.border.items():
+        for dim, (before, after) in layout.border.items():
+            position = dim - 1 if layout.is_whole and dim > layout.dim else dim
             for count, start in ((before, Dim.of(0)), (after, sizes[position] - after)):
                 if not count:
                     continue
@@ -389,7 +420,7 @@ class Blocker:
                     axis.var + dim_value(start) if k == position else axis.var
                     for k, axis in enumerate(axes)
                 )
-                stages.append(Stage(axes, (Store(buffer.name, index, zero),)))
+                stages.append(Stage(axes, (Store(buffer.name, index, fill),)))
         return stages
 
 
@@ -411,7 +442,7 @@ def axes_to_split(
     blocks = {name: block for name, block in (split or {}).items() if name in extents}
     for buffer, index in accesses(stage):
         layout = layouts.get(buffer)
-        if layout is not None:
+        if layout is not None and not layout.is_whole:
             size = shapes[buffer][layout.dim]
             axis = splittable(index[layout.dim], extents, layout.block, size)
             if axis is not None:

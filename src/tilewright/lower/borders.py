@@ -139,16 +139,22 @@ def _reading(kernel: Kernel, copies: Mapping[str, Buffer]) -> Kernel:
 
 def guarded_loads(stage: Stage) -> list[tuple[Load, Call]]:
     """Loads that a select guards with zero."""
-    found: list[tuple[Load, Call]] = []
+    return [(load, condition) for load, condition, value in filled_loads(stage) if value == 0]
+
+
+def filled_loads(stage: Stage) -> list[tuple[Load, Call, float]]:
+    """Loads that a select guards with a constant: the load, the condition, the constant."""
+    found: list[tuple[Load, Call, float]] = []
     for part in walk(*(store.value for store in stage.stores)):
         if not (isinstance(part, Call) and part.op == "select"):
             continue
         then, otherwise = part.args[1], part.args[2]
         while isinstance(then, Cast):
             then = then.arg
-        zero = isinstance(otherwise, Const) and otherwise.value == 0
-        if zero and isinstance(then, Load) and isinstance(part.args[0], Call):
-            found.append((then, part.args[0]))
+        if not (isinstance(otherwise, Const) and isinstance(then, Load)):
+            continue
+        if isinstance(part.args[0], Call):
+            found.append((then, part.args[0], otherwise.value))
     return found
 
 

@@ -39,6 +39,7 @@ class View:
 
 
 Item = Kernel | View
+Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)

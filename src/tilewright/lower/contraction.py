@@ -91,8 +91,8 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
     return result
 
 
-def guarded(conditions: Sequence[Expr], value: Expr, otherwise: float) -> Expr:
-    """``value`` where all conditions hold, else a constant."""
+def guarded(conditions: Sequence[Expr], value: Expr, otherwise: Expr | float) -> Expr:
+    """``value`` where all conditions hold, else another or a constant."""
     condition = all_of(conditions)
     return value if condition is None else select(condition, value, otherwise)
 

@@ -19,7 +19,7 @@ from tilewright.lower.contraction import guarded, sum_over, widen
 from tilewright.lower.registry import lowers
 from tilewright.lower.window import Window, positions_of, windows_of
 
-ReadData = Callable[[tuple[Expr, ...]], Expr]
+ReadData = Callable[[tuple[Expr, ...], Sequence[Expr]], Expr]
 ReadWeight = Callable[[tuple[Expr, ...]], Expr]
 Finish = Callable[[Expr, Expr], Expr]
 
@@ -71,7 +71,8 @@ def emit_convolution(
 
     Args:
         weight_shape: [filters, channels of a group, taps..].
-        data: value of x at [n, c, positions..]; only evaluated inside of x.
+        data: value of x at [n, c, positions..] where all of the given conditions hold, else of
+            the padding.
         weight: value of w at [m, c, taps..].
         finish: the result from the sum and the output channel.
     """
@@ -84,8 +85,8 @@ def emit_convolution(
 
         def term(c: Expr, *taps: Expr) -> Expr:
             positions, guards = positions_of(windows, at, taps)
-            value = data((n, groups.source(channel, c), *positions))
-            return guarded(guards, value, 0) * weight((m, c, *taps))
+            value = data((n, groups.source(channel, c), *positions), guards)
+            return value * weight((m, c, *taps))
 
         return finish(sum_over([groups.depth, *taps_shape], term), m)
 
@@ -107,7 +108,7 @@ def conv(ctx: Lowering) -> None:
         out,
         w.shape,
         windows_of(ctx, x.shape[2:], out.shape[2:]),
-        data=lambda index: widen(x[index]),
+        data=lambda index, guards: guarded(guards, widen(x[index]), 0),
         weight=lambda index: widen(w[index]),
         finish=finish,
     )

@@ -43,6 +43,7 @@ from tilewright.kernel.ir import (
 from tilewright.kernel.phases import split_phases
 from tilewright.kernel.verify import verify
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
+from tilewright.lower.byte_products import channels_last, dot_splits
 from tilewright.lower.context import Item, View
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
@@ -107,6 +108,9 @@ def choose_layouts(
     if "layout" not in disabled:
         layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
+    if "layout" not in disabled:
+        fixed = {*keep, *segment.viewed}
+        layouts.update(channels_last(segment.kernels, fixed, constants, log))
     blocker = Blocker(layouts, segment.shapes)
     result: list[Item] = []
     for item in items:
@@ -117,7 +121,7 @@ def choose_layouts(
             kernel = blocker.kernel(item)
             packed: Any = Refusal("it is disabled")
         else:
-            kernel = blocker.kernel(item, _further_splits(item, segment))
+            kernel = blocker.kernel(item, _further_splits(item, segment, layouts))
             packed = pack_constants(kernel, constants)
         if not isinstance(packed, Refusal):
             kernel, arrays = packed
@@ -345,7 +349,9 @@ def _add_borders(layouts: dict[str, Layout], segment: _Segment) -> None:
 # --- further axes ---------------------------------------------------------------------------------
 
 
-def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
+def _further_splits(
+    kernel: Kernel, segment: _Segment, layouts: Mapping[str, Layout]
+) -> dict[str, int]:
     """Axes to split though no buffer is blocked along them, so that constants can be packed."""
     if kernel.steps is not None:
         return {}
@@ -356,6 +362,7 @@ def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
         for node in walk(stage.stores[0].value):
             if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
                 splits.update(_packed_axis(node, stage, segment))
+                splits.update(dot_splits(node, stage, layouts, segment.block))
     return splits
 
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, access, affine
 from tilewright.kernel.blocked import conjuncts
+from tilewright.kernel.dot import is_dot
 from tilewright.kernel.ir import (
     Axis,
     Buffer,
@@ -123,6 +124,8 @@ def _order(form: Affine, stage: Stage, reduce: Reduce) -> list[Axis] | Refusal:
         return Refusal("the access is not affine")
     last = stage.axes[-1]
     axes = [*stage.axes[:-1], *reduce.axes, last]
+    if is_dot(reduce):  # the bytes of one dot product beside each other
+        axes = [*stage.axes[:-1], *reduce.axes[:-1], last, reduce.axes[-1]]
     if form.terms.get(last.name) is None and not _is_strided(form, reduce):
         return Refusal("the access does not move along the last axis")
     order = [axis for axis in axes if axis.name in form.terms]

@@ -18,6 +18,7 @@ from tilewright.codegen.cpu.frame import Positions, Variant
 from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import load_element
 from tilewright.codegen.cpu.reductions import Reducer
+from tilewright.codegen.cpu.rounding import emit_rounded, rounded_number
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import InternalError
@@ -146,6 +147,9 @@ class Evaluator(Positions):
         return self.b.add(spread, self.b.iota(spread.type))
 
     def _cast(self, expr: Cast, variant: Variant) -> Value:
+        number = rounded_number(expr)
+        if number is not None:
+            return emit_rounded(self.b, self.value(number, variant))
         arg = self.value(expr.arg, variant)
         return emit_cast(
             self.b, arg, expr.arg.dtype, expr.dtype, saturate=expr.saturate, bits=expr.bits

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.convert import emit_constant, register_type
+from tilewright.codegen.cpu.dots import Dot, accumulate, dot_of
 from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.scalar import emit_op
@@ -58,12 +59,15 @@ class Reducer:
         for cell in cells:
             self.ev.b.store(start, cell)
         self.ev.hoist([expr.body], variants)
+        dot = self._dot(expr) if vector else None
 
         def innermost() -> None:
             for one, cell in zip(variants, cells, strict=True):
                 self._add(expr, one, cell, lanes)
 
-        if _is_long_sum(expr, axes) and len(variants) <= 2:
+        if dot is not None:
+            self._dots(expr, dot, axes[:-1], variants, cells)
+        elif _is_long_sum(expr, axes) and len(variants) <= 2:
             inner = axes[-1]
             self._loops(
                 axes[:-1],
@@ -78,6 +82,33 @@ class Reducer:
         for one, cell in zip(variants, cells, strict=True):
             key = (id(expr), *self.ev.project(depends, one))
             self.ev.remember(key, self.ev.b.load(kind, cell))
+
+    def _dot(self, expr: Reduce) -> Dot | None:
+        """The dot product of bytes that a reduction is for whole vectors."""
+        frame = self.ev.frame
+        if frame.vector is None or frame.tails:
+            return None
+        return dot_of(self.ev.nest, expr, frame.vector)
+
+    def _dots(
+        self,
+        expr: Reduce,
+        dot: Dot,
+        axes: tuple[Axis, ...],
+        variants: Sequence[Variant],
+        cells: Sequence[Value],
+    ) -> None:
+        """Adds dot products up; both operands are read from byte 0 of the innermost axis on."""
+        b = self.ev.b
+        kind = register_type(expr.dtype, self.ev.frame.lanes)
+
+        def innermost() -> None:
+            for one, cell in zip(variants, cells, strict=True):
+                b.store(accumulate(self.ev, dot, b.load(kind, cell), one), cell)
+
+        self.ev.frame.position[dot.axis] = index(0)
+        self._loops(axes, innermost, expr.body, variants)
+        del self.ev.frame.position[dot.axis]
 
     def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:
         variants: list[Variant] = [like]

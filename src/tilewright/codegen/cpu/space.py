@@ -78,7 +78,7 @@ def _bad_lanes(schedule: Schedule, target: CpuTarget) -> str | None:
 
 def _too_many_registers(schedule: Schedule, nest: Nest, target: CpuTarget) -> str | None:
     """Accumulators and operands of one step of the reductions share the registers."""
-    if schedule.tactic != "contraction":
+    if schedule.tactic not in ("contraction", "dot_product"):
         return None
     copies = 1
     for count in schedule.unroll.values():
@@ -155,6 +155,7 @@ def _elementwise(nest: Nest, first: Schedule, _: int) -> Iterator[Schedule]:
 
 _VARIANTS = {
     "contraction": _contractions,
+    "dot_product": _contractions,
     "row_reduction": _row_reductions,
     "elementwise": _elementwise,
 }

@@ -3,6 +3,7 @@
 Input -> Output: a ``Nest`` and a target -> the first tactic's schedule, with the reasons of those
 refused.
     sequential      nests with ordered axes: one thread runs each outer iteration, scalar code
+    dot_product     sums of products of bytes, four at a time: the tile of a contraction
     contraction     sums of products that reuse operands: register tile of rows x vectors
     row_reduction   reductions along contiguous memory: vectors run along the reduction
     elementwise     everything with an axis of contiguous stores: vectors run along that axis
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from tilewright.codegen.cpu.dots import dot_of
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.codegen.cpu.traits import (
     GATHER_COST,
@@ -31,6 +33,7 @@ from tilewright.codegen.cpu.traits import (
 )
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
+from tilewright.kernel.dot import is_dot
 from tilewright.kernel.ir import Axis, Load, Reduce, walk
 from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
@@ -71,6 +74,29 @@ def sequential(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     if not any(axis.ordered for axis in nest.axes):
         return Refusal("no ordered axis")
     return Schedule(tactic="sequential", reduce_lanes=widest_lanes(nest, target))
+
+
+def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
+    """Rows x vectors of int32 accumulators; bytes are multiplied four at a time."""
+    reduces = reduces_of(nest)
+    if not any(is_dot(node) for node in reduces):
+        return Refusal("no sum of products of bytes")
+    lanes = target.lanes(32)
+    for vector in reversed(nest.axes):
+        if vector.extent == Dim.of(lanes) and all(
+            dot_of(nest, node, vector.name) is not None for node in reduces
+        ):
+            tile = _register_tile(nest, vector, lanes, reduces, target)
+            return Schedule(
+                tactic="dot_product",
+                lanes=lanes,
+                vector=vector.name,
+                unroll=tile.unroll,
+                outer=tile.outer,
+                chunk=1,
+                depth=2,
+            )
+    return Refusal("the bytes of a dot product do not lie beside each other")
 
 
 def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
@@ -151,7 +177,14 @@ def scalar(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     return Schedule(tactic="scalar", reduce_lanes=widest_lanes(nest, target))
 
 
-TACTICS: tuple[Tactic, ...] = (sequential, contraction, row_reduction, elementwise, scalar)
+TACTICS: tuple[Tactic, ...] = (
+    sequential,
+    dot_product,
+    contraction,
+    row_reduction,
+    elementwise,
+    scalar,
+)
 # Tactics that may be disabled: nests with ordered axes need the first, the last fits every nest.
 OPTIONAL = tuple(tactic.__name__ for tactic in TACTICS[1:-1])
 

@@ -31,6 +31,8 @@ from tilewright.graph.passes.fold_scale import fold_scale
 from tilewright.graph.passes.fuse_horizontal import fuse_horizontal
 from tilewright.graph.passes.hoist_gathers import hoist_gathers
 from tilewright.graph.passes.inline_branches import inline_branches
+from tilewright.graph.passes.integer_moves import integer_moves
+from tilewright.graph.passes.integer_products import integer_products
 from tilewright.graph.passes.make_integer_only import make_integer_only
 from tilewright.graph.passes.recognise_attention import recognise_attention
 from tilewright.graph.passes.recognise_gelu import recognise_gelu
@@ -43,6 +45,9 @@ from tilewright.graph.passes.sink_into_branches import sink_into_branches
 from tilewright.graph.verify import verify as verify_graph
 
 STANDARD: tuple[Pass, ...] = (
+    # Before constants are folded, which would make floats of quantised weights.
+    integer_moves,
+    integer_products,
     # Less to look at first: constants, repetition, nodes that do nothing.
     eliminate_dead_nodes,
     fold_constants,

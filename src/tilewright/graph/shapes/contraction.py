@@ -39,15 +39,20 @@ def matmul_integer(ctx: RuleContext) -> NodeInfo:
 @shape_rule("Gemm")
 def gemm(ctx: RuleContext) -> NodeInfo:
     """``alpha * op(A) @ op(B) + beta * C``; C broadcasts to the product."""
-    left, right = ctx.shape_of_rank(0, 2), ctx.shape_of_rank(1, 2)
+    return ctx.result(gemm_shape(ctx, 0, 1, 2))
+
+
+def gemm_shape(ctx: RuleContext, a: int, b: int, c: int) -> Shape:
+    """The shape of a Gemm of the inputs at these positions."""
+    left, right = ctx.shape_of_rank(a, 2), ctx.shape_of_rank(b, 2)
     if ctx.integer("transA", 0):
         left = (left[1], left[0])
     if ctx.integer("transB", 0):
         right = (right[1], right[0])
     ctx.equal(left[1], right[0], "inner sizes")
     result = (left[0], right[1])
-    if ctx.has(2):
-        bias = ctx.shape(2)
+    if ctx.has(c):
+        bias = ctx.shape(c)
         if len(bias) > 2:
             ctx.mismatch(f"C is {shape_text(bias)}")
         for own, size in zip(bias, result[2 - len(bias) :], strict=True):
@@ -55,7 +60,7 @@ def gemm(ctx: RuleContext) -> NodeInfo:
                 if own.is_const and size.is_const:
                     ctx.mismatch(f"C {shape_text(bias)} does not broadcast to {shape_text(result)}")
                 ctx.check("require_broadcast", [(own,), (size,)])
-    return ctx.result(result)
+    return result
 
 
 @shape_rule("Det")

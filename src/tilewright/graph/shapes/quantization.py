@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.core.dtypes import FLOAT32, UINT8, DType
 from tilewright.core.shape import shape_text
 from tilewright.graph.info import NodeInfo
-from tilewright.graph.shapes.contraction import matmul_shape
+from tilewright.graph.shapes.contraction import gemm_shape, matmul_shape
 from tilewright.graph.shapes.registry import (
     ONE,
     RuleContext,
@@ -79,3 +79,15 @@ def dynamic_quantize(ctx: RuleContext) -> NodeInfo:
 def quantized_matmul(ctx: RuleContext) -> NodeInfo:
     """A product of quantised matrices in the result's zero point's type."""
     return ctx.result(matmul_shape(ctx, ctx.shape(0), ctx.shape(3)))
+
+
+def _float_without_zero_point(ctx: RuleContext) -> DType:
+    return ctx.dtype(8) if ctx.has(8) else FLOAT32
+
+
+@shape_rule("QGemm", domain="com.microsoft", dtypes=(_float_without_zero_point,))
+def quantized_gemm(ctx: RuleContext) -> NodeInfo:
+    """A product of quantised matrices, as float without a scale of the result."""
+    if ctx.has(7) != ctx.has(8):
+        ctx.fail("scale and zero point of the result come together")
+    return ctx.result(gemm_shape(ctx, 0, 3, 6))

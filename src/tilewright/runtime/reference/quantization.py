@@ -1,7 +1,8 @@
 """Quantisation: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear and quantised products.
 
 Guarantees: round half to even, once, then saturate; integer sums are exact; the division has the
-precision of the scale (float64 in wide mode); per-tensor, per-axis and blocked scales.
+precision of the scale (float64 in wide mode); per-tensor, per-axis and blocked scales. Products
+are requantised by one rule (``requantize``), in float32 also in wide mode, as every kernel is.
 Source: ONNX specification of QuantizeLinear-28, QLinearConv-10 and QLinearMatMul-21."""
 
 from __future__ import annotations
@@ -146,6 +147,29 @@ def conv_integer(
     return (_as_int32(convolve(call, _centered(x, x_zero, 1), _centered(w, w_zero, 0))),)
 
 
+def requantize(total: Array, factor: Array, zero: Array, dtype: np.dtype[Any]) -> Array:
+    """The one rule: int32 sums times a float32 factor, half to even, plus the zero point, clamped.
+
+    Args:
+        total: exact int32 sums.
+        factor: float32, broadcastable to the sums.
+        zero: zero point, broadcastable to the sums.
+        dtype: an 8- or 16-bit integer type.
+    """
+    low, high = INTEGER_RANGES[dtype]
+    shift = zero.astype(np.float32)
+    value = total.astype(np.float32) * factor.astype(np.float32)
+    value = np.where(value < high - shift, value, high - shift)
+    value = np.where(value > low - shift, value, low - shift)
+    return (np.rint(value).astype(np.int32) + zero.astype(np.int32)).astype(dtype)
+
+
+def combined_scale(left: Array, right: Array, out: Array | None = None) -> Array:
+    """``left * right / out`` in float32, rounded after each operation."""
+    product = left.astype(np.float32) * right.astype(np.float32)
+    return np.asarray(product if out is None else product / out.astype(np.float32))
+
+
 @operator("QLinearMatMul", since=10, own_precision=True)
 def qlinear_matmul(
     _call: Call,
@@ -158,23 +182,17 @@ def qlinear_matmul(
     y_scale: Array,
     y_zero: Array,
 ) -> Outputs:
-    if a.dtype not in (np.uint8, np.int8):  # float8: the product is taken of the plain values
-        exact = np.matmul(
-            a.astype(np.float64) - _along(a_zero.astype(np.float64), a.ndim, -2),
-            b.astype(np.float64) - _along(b_zero.astype(np.float64), b.ndim, -1),
-        )
-    else:
-        exact = np.matmul(_centered(a, a_zero, -2), _centered(b, b_zero, -1))
-    left = _along(a_scale.astype(np.float64), a.ndim, -2)
-    right = _along(b_scale.astype(np.float64), b.ndim, -1)
-    out = _along(y_scale.astype(np.float64), exact.ndim, -2)
-    zero = _along(y_zero, exact.ndim, -2)
+    exact = np.matmul(_centered(a, a_zero, -2), _centered(b, b_zero, -1))
+    left, right = _along(a_scale, a.ndim, -2), _along(b_scale, b.ndim, -1)
+    out, zero = _along(y_scale, exact.ndim, -2), _along(y_zero, exact.ndim, -2)
     if y_zero.dtype in INTEGER_RANGES:
-        return (_saturated(exact * (left * right / out), zero, y_zero.dtype),)
-    return (cast(exact * (left * right / out) + zero.astype(np.float64), y_zero.dtype),)
+        factor = combined_scale(left, right, out)
+        return (requantize(_as_int32(exact), factor, zero, y_zero.dtype),)
+    wide = left.astype(np.float64) * right.astype(np.float64) / out.astype(np.float64)
+    return (cast(exact * wide + zero.astype(np.float64), y_zero.dtype),)
 
 
-@operator("QLinearConv", since=10)
+@operator("QLinearConv", since=10, own_precision=True)
 def qlinear_conv(
     call: Call,
     x: Array,
@@ -190,5 +208,32 @@ def qlinear_conv(
     exact = convolve(call, _centered(x, x_zero, 1), _centered(w, w_zero, 0))
     if bias is not None:
         exact = exact + bias.astype(np.float64).reshape((-1,) + (1,) * (x.ndim - 2))
-    factor = x_scale.astype(np.float64) * w_scale.astype(np.float64) / y_scale.astype(np.float64)
-    return (_saturated(exact * _along(factor, x.ndim, 1), y_zero, y_zero.dtype),)
+    factor = _along(combined_scale(x_scale, w_scale, y_scale), x.ndim, 1)
+    return (requantize(_as_int32(exact), factor, y_zero.reshape(()), y_zero.dtype),)
+
+
+@operator("QGemm", "com.microsoft", own_precision=True)
+def qgemm(
+    call: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    bias: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero: Array | None = None,
+) -> Outputs:
+    columns = 0 if call.integer("transB", 0) else 1
+    left, right = _centered(a, a_zero, -2), _centered(b, b_zero, columns)
+    exact = np.matmul(
+        left.T if call.integer("transA", 0) else left, right.T if columns == 0 else right
+    )
+    total = _as_int32(exact if bias is None else exact + bias.astype(np.float64))
+    alpha = np.asarray(call.number("alpha", 1.0), np.float32)
+    scale = np.asarray(alpha * a_scale.astype(np.float32), np.float32).reshape(())
+    factor = combined_scale(scale, b_scale.reshape(-1), y_scale)
+    if y_zero is None:
+        return (total.astype(np.float32) * factor,)
+    return (requantize(total, factor, y_zero.reshape(()), y_zero.dtype),)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.codegen.cpu.target import host_target
 from tilewright.core.dtypes import (
     BFLOAT16,
     BOOL,
@@ -128,6 +129,20 @@ def matmul_int8() -> Kernel:
         return reduce_axes("sum", (R,), (left - 128) * right)
 
     return pure(buffer("out", M, N, dtype=INT32), (a, b), body)
+
+
+def dot_bytes() -> Kernel:
+    """Four bytes beside each other in both operands; the data is signed, and moved up."""
+    lanes = host_target().lanes(32)
+    a, b = buffer("a", M, K * 4, dtype=INT8), buffer("b", 3, K, lanes, 4, dtype=INT8)
+    four = Axis("four", Dim.of(4))
+
+    def body(m: Expr, block: Expr, lane: Expr) -> Expr:
+        byte = cast(a[m, R.var * 4 + four.var], UINT8, bits=True)
+        left, right = call("xor", byte, 128), b[block, R.var, lane, four.var]
+        return reduce_axes("sum", (R, four), left.cast(INT32) * right.cast(INT32))
+
+    return pure(buffer("out", M, 3, lanes, dtype=INT32), (a, b), body)
 
 
 def matmul_half() -> Kernel:
@@ -277,6 +292,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         matmul,
         matmul_transposed,
         matmul_int8,
+        dot_bytes,
         matmul_half,
         convolution,
         gather,

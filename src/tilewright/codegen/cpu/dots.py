@@ -1,0 +1,140 @@
+"""Dot products of four bytes: u8 x s8 into s32, a vector of outputs at a time.
+
+    acc[lane] += sum(j: 4) a[j] * b[lane][j]     a: one word for all lanes; b: one word a lane
+Input -> Output: a nest and one of its reductions -> ``Dot``; operands of a variant -> the sum.
+Guarantees: exact on every target, saturating nowhere: VNNI where there is it, pairs of 16-bit
+products elsewhere on x86, products of 32 bits on others.
+Not here: loops (reductions), which reductions are sums of bytes (kernel.dot).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.codegen.cpu.emit import I32, Builder, Type, Value, constant, int_type
+from tilewright.codegen.cpu.frame import Variant
+from tilewright.core.shape import Dim
+from tilewright.kernel.dot import UNIT, factors
+from tilewright.kernel.ir import Call, Cast, Const, Expr, Load, Reduce
+from tilewright.kernel.nest import Nest
+
+if TYPE_CHECKING:
+    from tilewright.codegen.cpu.evaluate import Evaluator
+
+_ONE, _FOUR, _ZERO = Dim.of(1), Dim.of(UNIT), Dim.of(0)
+_EVEN = 0x00FF00FF
+_MULTIPLY_PAIRS = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A reduction whose innermost axis is a dot product.
+
+    Attributes:
+        axis: that axis.
+        data: one word for all lanes.
+        flip: what each byte of it is combined with by exclusive or.
+        weights: one word a lane.
+    """
+
+    axis: str
+    data: Load
+    flip: int
+    weights: Load
+
+
+def dot_of(nest: Nest, node: Reduce, vector: str) -> Dot | None:
+    """The dot product that a reduction is for vectors along an axis, or None."""
+    found = factors(node)
+    axes = nest.reduce_axes[id(node)]
+    if found is None or axes[-1].extent != _FOUR:
+        return None
+    axis, data = axes[-1].name, _unflipped(found[0])
+    if data is None or id(found[1]) not in nest.loads:
+        return None
+    left, right = nest.loads[id(data[0])], nest.loads[id(found[1])]
+    if (left.stride(axis), left.stride(vector)) != (_ONE, _ZERO):
+        return None
+    if (right.stride(axis), right.stride(vector)) != (_ONE, _FOUR) or right.rest or left.rest:
+        return None
+    body = node.body.args[1] if isinstance(node.body, Call) else node.body
+    if not isinstance(body, Cast) or body.arg is not found[1]:
+        return None  # guarded
+    return Dot(axis, data[0], data[1], found[1])
+
+
+def _unflipped(expr: Expr) -> tuple[Load, int] | None:
+    """A load, and the byte that its bytes are combined with."""
+    flip = 0
+    if isinstance(expr, Call) and expr.op == "xor" and isinstance(expr.args[1], Const):
+        flip, expr = int(expr.args[1].value), expr.args[0]
+    while isinstance(expr, Cast) and expr.bits:
+        expr = expr.arg
+    return (expr, flip) if isinstance(expr, Load) else None
+
+
+def accumulate(ev: Evaluator, dot: Dot, total: Value, variant: Variant) -> Value:
+    """The total and one dot product in each lane."""
+    lanes = total.type.lanes
+    b, wide = ev.b, int_type(8, UNIT * lanes)
+    word = _data(ev, dot, variant)
+    weights = _weights(ev, dot, variant, wide)
+    bits = 32 * lanes
+    if b.target.has_vnni and bits in (256, 512):
+        data = b.bitcast(b.splat(word, lanes), wide)
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        return b.call(name, total.type, [total, data, weights])
+    if b.target.architecture == "x86_64" and bits in _MULTIPLY_PAIRS:
+        return _by_pairs(b, total, word, weights)
+    return _one_by_one(b, total, word, weights)
+
+
+def _data(ev: Evaluator, dot: Dot, variant: Variant) -> Value:
+    key = ("dot", id(dot.data), *ev.project(ev.nest.depends(dot.data), variant))
+    found = ev.recall(key)
+    if found is not None:
+        return found
+    where, _ = ev.place(ev.nest.loads[id(dot.data)], id(dot.data), variant)
+    word = ev.b.load(I32, ev.b.gep(ev.pointer(dot.data.buffer), where), 1)
+    if dot.flip:
+        word = ev.b.xor(word, constant(I32, dot.flip * 0x01010101))
+    return ev.remember(key, word)
+
+
+def _weights(ev: Evaluator, dot: Dot, variant: Variant, wide: Type) -> Value:
+    key = ("dot", id(dot.weights), *ev.project(ev.nest.depends(dot.weights), variant))
+    found = ev.recall(key)
+    if found is not None:
+        return found
+    where, _ = ev.place(ev.nest.loads[id(dot.weights)], id(dot.weights), variant)
+    value = ev.b.load(wide, ev.b.gep(ev.pointer(dot.weights.buffer), where), 1)
+    return ev.remember(key, value)
+
+
+def _by_pairs(b: Builder, total: Value, word: Value, weights: Value) -> Value:
+    """Even and odd bytes as 16-bit numbers; the sum of two products of them fits 32 bits."""
+    lanes = total.type.lanes
+    halves = int_type(16, 2 * lanes)
+    eight = constant(halves, 8)
+    pairs = b.bitcast(weights, halves)
+    mask = constant(I32, _EVEN)
+    odd_word = b.and_(b.lshr(word, constant(I32, 8)), mask)
+    for data, own in (
+        (b.and_(word, mask), b.ashr(b.shl(pairs, eight), eight)),
+        (odd_word, b.ashr(pairs, eight)),
+    ):
+        spread = b.bitcast(b.splat(data, lanes), halves)
+        name = f"llvm.x86.{_MULTIPLY_PAIRS[32 * lanes]}"
+        total = b.add(total, b.call(name, total.type, [spread, own]))
+    return total
+
+
+def _one_by_one(b: Builder, total: Value, word: Value, weights: Value) -> Value:
+    words = b.bitcast(weights, total.type)
+    for place in range(UNIT):
+        byte = b.and_(b.lshr(word, constant(I32, 8 * place)), constant(I32, 255))
+        raised = b.shl(words, constant(words.type, 24 - 8 * place))
+        own = b.ashr(raised, constant(words.type, 24))
+        total = b.add(total, b.mul(own, b.splat(byte, total.type.lanes)))
+    return total

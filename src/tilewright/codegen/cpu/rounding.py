@@ -1,0 +1,55 @@
+"""Rounding to integers in one instruction, where limits of the number are known.
+
+    int32(round(x)) where x = select(v > low, v, low), v = select(u < high, u, high)
+Input -> Output: a ``Cast`` -> the number that it rounds, if its limits are known; register lanes ->
+int32 lanes.
+Guarantees: half to even; limits come from constants of the expression alone, and hold for NaN too.
+Not here: conversions of numbers without limits (convert).
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.cpu.emit import I16, I32, Builder, Value, constant
+from tilewright.core.dtypes import FLOAT32, INT32
+from tilewright.kernel.ir import Call, Cast, Const, Expr
+
+_LIMIT = 2.0**31
+_CONVERT = {4: "sse2.cvtps2dq", 8: "avx.cvt.ps2dq.256", 16: "avx512.mask.cvtps2dq.512"}
+_MASKED, _CURRENT_MODE = 16, 4
+
+
+def rounded_number(expr: Cast) -> Expr | None:
+    """What is rounded to int32, where it provably fits; None for other casts."""
+    arg = expr.arg
+    if expr.dtype is not INT32 or expr.bits or arg.dtype is not FLOAT32:
+        return None
+    if not (isinstance(arg, Call) and arg.op == "round"):
+        return None
+    low = _limit(arg.args[0], "gt")
+    high = None if low is None else _limit(low[0], "lt")
+    if low is None or high is None or not -_LIMIT <= low[1] <= high[1] < _LIMIT:
+        return None
+    return arg.args[0]
+
+
+def _limit(expr: Expr, op: str) -> tuple[Expr, float] | None:
+    """``value`` and ``bound`` of ``select(value op bound, value, bound)``."""
+    if not (isinstance(expr, Call) and expr.op == "select"):
+        return None
+    test, value, bound = expr.args
+    if not (isinstance(bound, Const) and isinstance(test, Call) and test.op == op):
+        return None
+    return (value, float(bound.value)) if test.args == (value, bound) else None
+
+
+def emit_rounded(b: Builder, value: Value) -> Value:
+    """float32 lanes within int32 -> the nearest integers, half to even."""
+    lanes = value.type.lanes
+    kind = I32.with_lanes(lanes)
+    name = _CONVERT.get(lanes)
+    if name is None or b.target.architecture != "x86_64" or 4 * lanes > b.target.vector_bytes:
+        return b.fptosi(b.intrinsic("roundeven", value.type, [value]), kind)
+    args = [value]
+    if lanes == _MASKED:  # its other operands: what masked lanes keep, the mask, the rounding mode
+        args += [constant(kind, 0), constant(I16, -1), constant(I32, _CURRENT_MODE)]
+    return b.call(f"llvm.x86.{name}", kind, args)
