@@ -55,7 +55,8 @@ class Layout:
 
     Attributes:
         dim: the dim that is split or moved.
-        block: size of the inner part, which becomes the last dim; ``WHOLE``: the dim itself does.
+        block: size of the inner part, which becomes the last dim; ``WHOLE``: the dim itself does;
+            1 splits nothing.
         border: dim -> (elements before, after).
         fill: what the border holds.
     """
@@ -78,7 +79,7 @@ class Layout:
         if self.is_whole:
             del sizes[self.dim]
             return (*sizes, shape[self.dim].ceildiv(UNIT) * UNIT)
-        sizes[self.dim] = shape[self.dim].ceildiv(self.block)
+        sizes[self.dim] = sizes[self.dim].ceildiv(self.block)
         return (*sizes, Dim.of(self.block))
 
 
@@ -336,6 +337,8 @@ class Blocker:
         ]
         if layout.is_whole:
             return (*moved[: layout.dim], *moved[layout.dim + 1 :], moved[layout.dim])
+        if layout.block == 1:
+            return (*moved, constant(0, INT64))
         parts = divided(affine(index[layout.dim]), layout.block, self._inner)
         if parts is None:
             block = constant(layout.block, INT64)
@@ -409,18 +412,22 @@ class Blocker:
         stages: list[Stage] = []
         for dim, (before, after) in layout.border.items():
             position = dim - 1 if layout.is_whole and dim > layout.dim else dim
-            for count, start in ((before, Dim.of(0)), (after, sizes[position] - after)):
+            ends = {before: [Dim.of(0)], after: [sizes[position] - after]}
+            if before == after:  # one loop for both
+                ends[before].insert(0, Dim.of(0))
+            for count, starts in ends.items():
                 if not count:
                     continue
                 axes = tuple(
                     Axis(f"i{k}", Dim.of(count) if k == position else size)
                     for k, size in enumerate(sizes)
                 )
-                index = tuple(
-                    axis.var + dim_value(start) if k == position else axis.var
-                    for k, axis in enumerate(axes)
-                )
-                stages.append(Stage(axes, (Store(buffer.name, index, fill),)))
+                index = [axis.var for axis in axes]
+                stores = []
+                for start in starts:
+                    index[position] = axes[position].var + dim_value(start)
+                    stores.append(Store(buffer.name, tuple(index), fill))
+                stages.append(Stage(axes, tuple(stores)))
         return stages
 
 
@@ -442,7 +449,7 @@ def axes_to_split(
     blocks = {name: block for name, block in (split or {}).items() if name in extents}
     for buffer, index in accesses(stage):
         layout = layouts.get(buffer)
-        if layout is not None and not layout.is_whole:
+        if layout is not None and layout.block > 1:
             size = shapes[buffer][layout.dim]
             axis = splittable(index[layout.dim], extents, layout.block, size)
             if axis is not None:

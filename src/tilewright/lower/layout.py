@@ -45,6 +45,7 @@ from tilewright.kernel.verify import verify
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
 from tilewright.lower.byte_products import channels_last, dot_splits
 from tilewright.lower.context import Item, View
+from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
 from tilewright.lower.winograd import apply_winograd
@@ -111,6 +112,7 @@ def choose_layouts(
     if "layout" not in disabled:
         fixed = {*keep, *segment.viewed}
         layouts.update(channels_last(segment.kernels, fixed, constants, log))
+        _pad_rows(layouts, segment, log)
     blocker = Blocker(layouts, segment.shapes)
     result: list[Item] = []
     for item in items:
@@ -344,6 +346,23 @@ def _add_borders(layouts: dict[str, Layout], segment: _Segment) -> None:
     for name, border in wanted.items():
         if border:
             layouts[name] = replace(layouts[name], border=border)
+
+
+def _pad_rows(layouts: dict[str, Layout], segment: _Segment, log: DecisionLog) -> None:
+    """Puts the rows of factors apart that would evict each other from the first cache."""
+    factors = {name for kernel in segment.kernels for name in crowded_factors(kernel)}
+    for name in segment.writers:
+        if name not in factors or name in layouts or name in {*segment.keep, *segment.viewed}:
+            continue
+        if any(k.steps is not None or k.temporaries for k in segment.kernels if _uses(k, name)):
+            continue
+        last = len(segment.shapes[name]) - 1
+        layouts[name] = Layout(last, 1, {last: (0, ROW_PADDING)})
+        log.add("layout", name, f"rows {ROW_PADDING} elements apart")
+
+
+def _uses(kernel: Kernel, name: str) -> bool:
+    return any(buffer.name == name for buffer in (*kernel.inputs, *kernel.outputs))
 
 
 # --- further axes ---------------------------------------------------------------------------------

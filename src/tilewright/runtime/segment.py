@@ -196,13 +196,21 @@ class SegmentPlan:
         for code, check in enumerate(self._failing, start=1):
             if set(check.guards) <= set(call.guards):
                 return [FAIL, 0, args, -code, 0, 0, 0, 0]
-        stage = call.stages[number]
-        if not isinstance(stage, StageCall):
+        first, stage = call.stages[0], call.stages[number]
+        if not isinstance(first, StageCall) or not isinstance(stage, StageCall):
             raise InternalError("the segment was compiled for a GPU")
+        iterations, grain = self._grain(stage)
+        whole, least = self._grain(first)
+        if number and least < whole:
+            # What the threads that shared the first stage hold in their caches stays there.
+            grain = 1
+        return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
+
+    def _grain(self, stage: StageCall) -> tuple[int, int]:
+        """The iterations of a stage, and how many of them are worth a thread."""
         iterations = max(0, stage.iterations.evaluate(self._sizes))
         cost = max(1, stage.cost.evaluate(self._sizes))
-        grain = min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
-        return [CALL, self._address(call.kernel, stage.symbol), args, iterations, grain, 0, 0, 0]
+        return iterations, min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
 
     def error(self, status: int) -> Exception:
         """What went wrong in a run that left this status."""

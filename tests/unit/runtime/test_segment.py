@@ -127,6 +127,19 @@ def test_stages_are_split_where_the_parts_are_worth_it(
     assert row[3:5].tolist() == [iterations, grain]
 
 
+@pytest.mark.parametrize(("cost", "grain"), [(10 * MIN_PARALLEL_COST, 1), (100, 10)])
+def test_later_stages_are_shared_as_the_first_one_is(cost: int, grain: int) -> None:
+    stages = tuple(
+        StageCall(symbol=symbol, iterations=N, cost=Dim.of(own))
+        for symbol, own in (("first", cost), ("second", 10))
+    )
+    segment = replace(
+        SEGMENT, calls=(replace(call("x", "y"), stages=stages),), internal=(), aliases={}
+    )
+    rows = plan(segment, {"n": 10}).lease().rows
+    assert rows[1][3:5].tolist() == [10, grain]
+
+
 def test_contexts_are_leased_to_one_run_at_a_time_and_used_again() -> None:
     made = plan()
     one, other = made.lease(), made.lease()
