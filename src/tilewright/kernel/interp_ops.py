@@ -7,6 +7,7 @@ Not here: iteration, loads, reductions (kernel.interp).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +152,11 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + decay), decay / (1 + decay))
 
 
+def _gelu(x: Array) -> Array:
+    half, root = x.dtype.type(0.5), x.dtype.type(math.sqrt(0.5))
+    return np.asarray(half * x * (1 + erf(x * root)))
+
+
 def _not(x: Array) -> Array:
     return np.logical_not(x) if x.dtype == np.bool_ else np.invert(x)
 
@@ -163,6 +169,7 @@ NUMPY_OPS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in ("floor", "ceil", "trunc", "sign", "isnan", "isinf")},
     "erf": erf,
     "sigmoid": _sigmoid,
+    "gelu": _gelu,
     "round": np.rint,
     "neg": np.negative,
     "abs": np.abs,

@@ -5,8 +5,9 @@ Guarantees: every backend and the interpreter implement exactly this table.
 Semantics: float arithmetic is IEEE; integers wrap; integer ``div`` truncates toward zero, ``mod``
 follows the divisor's sign, ``fmod`` the dividend's; division by zero of integers gives 0; shifts
 by >= width give 0; ``min``/``max`` propagate NaN; ``round`` is half-to-even; ``select`` evaluates
-only the chosen branch, ``blend`` both. ``checked_index(i, n)`` wraps a negative index once and
-reports an error at run time when it lies outside.
+only the chosen branch, ``blend`` both; ``gelu(x)`` is x times the normal distribution function.
+``checked_index(i, n)`` wraps a negative index once and reports an error at run time when it lies
+outside.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ _FLOAT_UNARY = [
     "atanh",
     "erf",
     "sigmoid",
+    "gelu",
     "floor",
     "ceil",
     "round",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tilewright.kernel.ir import Expr, call, select
 from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
-from tilewright.lower.precision import SQRT_HALF, number, real_type, text_attribute
+from tilewright.lower.precision import number, real_type, text_attribute
 from tilewright.lower.registry import lowers
 
 _GELU_SCALE = math.sqrt(2 / math.pi)
@@ -31,7 +31,7 @@ def gelu(x: Expr, approximate: bool) -> Expr:
     if approximate:
         inner = _GELU_SCALE * (x + _GELU_CUBIC * (x * x * x))
         return 0.5 * x * (1.0 + call("tanh", inner))
-    return 0.5 * x * (1.0 + call("erf", x * SQRT_HALF))
+    return call("gelu", x)
 
 
 @lowers("Relu")

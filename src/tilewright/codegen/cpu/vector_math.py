@@ -2,8 +2,9 @@
 
 Input -> Output: a function's name and float lanes -> its value.
 Guarantees: float32 exp, log, log1p, expm1, tanh, erf err by at most 1.5 units in the last place,
-sigmoid by 2.5, denormal results included; NaN, infinities, signed zeros as in C; a lane's value
-does not depend on the number of lanes.  The others are the C library's, called lane by lane.
+sigmoid by 2.5, denormal results included, gelu(x) by 2.5e-7 |x|; NaN, infinities, signed zeros as
+in C; a lane's value does not depend on the number of lanes.  The others are the C library's, called
+lane by lane.
 Source: coefficients are minimax fits (Lawson's iteration, 40 digits) of the function named beside
 them; the argument reductions are those of Cody and Waite.
 """
@@ -45,6 +46,18 @@ _ERF_LARGE = (
     *(0.0036103420425206423, -0.0003148581017740071, 1.0433114766783547e-05),
 )
 
+# erf(x / sqrt(2)) / (2 x) in x^2 for |x| <= 5.5 as a quotient.  In float32 it is exactly
+# 1 / (2 x) at the limit, so that gelu(x) is x or 0 beyond.
+_GELU_TOP = (
+    *(0.398942232131958, 0.033852528780698776, 0.0046772523783147335),
+    *(0.00016882432100828737, 6.35209516985924e-06, 2.2749416572764858e-08),
+)
+_GELU_BOTTOM = (
+    *(1.0, 0.25152161717414856, 0.028645802289247513),
+    *(0.0018844373989850283, 7.364699558820575e-05, 1.197503706862335e-06),
+)
+_GELU_LIMIT = 5.499809265136719
+
 _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = struct.unpack("<f", struct.pack("<f", math.log(2)))[0]
 _LN2_LOW = 0.6931471805599453094172321214581766 - _LN2_HIGH
@@ -54,12 +67,12 @@ _ROOT_HALF_BITS = 0x3F3504F3
 
 
 def emit_math(b: Builder, op: str, args: Sequence[Value]) -> Value:
-    """``op`` of float32 or float64 lanes; ``op`` names a C function, or is ``sigmoid``."""
+    """``op`` of float32 or float64 lanes; ``op`` names a C function, ``sigmoid`` or ``gelu``."""
     kind = args[0].type
     if kind.element is FLOAT and op in _FLOAT32:
         return _FLOAT32[op](b, args[0])
-    if op == "sigmoid":
-        return _sigmoid(b, args[0])
+    if op in _EVERY_FLOAT:
+        return _EVERY_FLOAT[op](b, args[0])
     name = op + "f" if kind.element is FLOAT else op
     if not kind.is_vector:
         return b.call(name, kind, args)
@@ -177,6 +190,18 @@ def _erf(b: Builder, x: Value) -> Value:
     return _with_sign_of(b, b.select(near, small, large), x)
 
 
+def _gelu(b: Builder, x: Value) -> Value:
+    """x (1/2 + erf(x / sqrt(2)) / 2)"""
+    half = constant(x.type, 0.5)
+    if x.type.element is not FLOAT:
+        erf = emit_math(b, "erf", [b.mul(x, constant(x.type, math.sqrt(0.5)))])
+        return b.mul(x, b.fma(half, erf, half))
+    t = _clamp(b, x, -_GELU_LIMIT, _GELU_LIMIT)
+    square = b.mul(t, t)
+    top = b.mul(t, _polynomial(b, square, _GELU_TOP))
+    return b.mul(x, b.add(half, b.fdiv(top, _polynomial(b, square, _GELU_BOTTOM))))
+
+
 # --- logarithms -----------------------------------------------------------------------------------
 
 
@@ -231,9 +256,9 @@ def _outside_log(b: Builder, x: Value, value: Value, pole: float) -> Value:
 _FLOAT32: dict[str, Callable[[Builder, Value], Value]] = {
     "exp": _exp,
     "expm1": _expm1,
-    "sigmoid": _sigmoid,
     "tanh": _tanh,
     "erf": _erf,
     "log": _log,
     "log1p": _log1p,
 }
+_EVERY_FLOAT: dict[str, Callable[[Builder, Value], Value]] = {"sigmoid": _sigmoid, "gelu": _gelu}

@@ -153,6 +153,10 @@ TW_FN s64 tw_checked(s64 i, s64 n, int* status, int call) {
 template <class T> TW_FN T tw_min(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> TW_FN T tw_max(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> TW_FN T tw_signum(T x) { return x != x ? x : (T)((x > 0) - (x < 0)); }
+TW_FN float tw_gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
+
+TW_FN double tw_gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752)); }
+
 TW_FN float tw_sigmoid(float x) {
   float d = expf(-fabsf(x));
   return (x >= 0 ? 1.0f : d) / (1.0f + d);

@@ -54,6 +54,7 @@ _HELPERS = {
     "mod": "tw_modulo",
     "sign": "tw_signum",
     "sigmoid": "tw_sigmoid",
+    "gelu": "tw_gelu",
 }
 _MATHS = {"abs": "fabs", "round": "rint"}
 COMBINE = {

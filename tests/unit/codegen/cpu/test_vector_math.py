@@ -64,7 +64,24 @@ def test_error_over_the_whole_range(name: str) -> None:
     assert error[worst] <= allowed, (x[worst], result[worst])
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gelu_over_the_whole_range() -> None:
+    x = _grid(20_011)
+    result = apply(_emit("gelu"), [x], [FLOAT32], FLOAT32, 16)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        exact = wide * 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(-wide * math.sqrt(0.5))
+        outside = np.abs(result - exact) > 2.5e-7 * np.abs(wide) + 2.0**-149
+    assert not outside[np.isfinite(x)].any()
+    assert np.isnan(result[np.isnan(x)]).all()
+
+
+def test_gelu_is_exact_far_from_zero() -> None:
+    x = np.array([6.0, 100.0, 3e38, math.inf, -6.0, -100.0, -3e38, -0.0], np.float32)
+    result = apply(_emit("gelu"), [x], [FLOAT32], FLOAT32, 8)
+    assert result.tolist() == [*x[:4].tolist(), 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "gelu"])
 def test_lanes_and_processors_agree_bit_for_bit(name: str) -> None:
     x = _grid(200_003)
     first = apply(_emit(name), [x], [FLOAT32], FLOAT32, 1)
