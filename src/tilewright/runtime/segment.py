@@ -30,8 +30,8 @@ HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
 STEP_SLOT = 2
 ROW_WORDS = 8
 CALL, LOOP, END, SKIP, FAIL = range(5)
-# A stage is split over threads when each part costs at least this many operations (4-5 us).
-MIN_PARALLEL_COST = 500_000
+# A stage is split over threads when each part costs at least this many operations (1 us).
+MIN_PARALLEL_COST = 100_000
 
 Words = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]

@@ -21,14 +21,16 @@ from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout, argument_la
 from tilewright.codegen.cpu.memory import store_element
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.codegen.cpu.traits import is_product
 from tilewright.core.shape import Dim, product
-from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Reduce, Store, walk
+from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Load, Reduce, Store, walk
 from tilewright.kernel.nest import Nest, evaluated, prepare
 from tilewright.kernel.schedule import Schedule
 from tilewright.kernel.totals import total_parts
 
 ONE = Dim.of(1)
 _FEW_ROWS = 4
+_ACCESS = 4  # scalar operations that take as long as an access to the second cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +88,24 @@ def generate(
 
 
 def total_cost(nest: Nest) -> Dim:
-    """Scalar operations of a whole nest, roughly: 1 for each operation at each point."""
+    """Scalar operations of a whole nest, roughly: 1 for each operation at each point, more for what
+    goes through memory.
+    """
     points = product(axis.extent for axis in nest.axes)
     costs = (_cost(root) for store in nest.stage.stores for root in evaluated(store))
-    return points * (sum(costs, Dim.of(0)) + 1)
+    return points * (sum(costs, Dim.of(0)) + _ACCESS * len(nest.stage.stores))
 
 
 def _cost(root: Expr) -> Dim:
     """Operations of one point; what is shared belongs to its first user."""
     costs: dict[int, Dim] = {}
+    tiled = {id(part) for node in walk(root) if is_product(node) for part in walk(node)}
     for node in walk(root):
         inner = (costs.pop(id(child), None) for child in node.children)
-        total = sum((cost for cost in inner if cost is not None), Dim.of(isinstance(node, Call)))
+        own = int(isinstance(node, Call))
+        if isinstance(node, Load) and id(node) not in tiled:
+            own = _ACCESS
+        total = sum((cost for cost in inner if cost is not None), Dim.of(own))
         if isinstance(node, Reduce):
             total = (total + 1) * product(axis.extent for axis in node.axes)
         costs[id(node)] = total

@@ -278,6 +278,18 @@ def _several_rows(nest: Nest, vector: Axis) -> dict[str, int]:
     return {axis.name: balanced(axis.extent, _ROWS_IN_FLIGHT) for axis in others[-1:]}
 
 
+def _even_columns(extent: Dim, most: int, budget: int) -> int:
+    """Copies of a column; an odd number of them is split evenly, so that threads get equal parts.
+
+    More columns are more loads of vectors and fewer of scalars: with enough rows that is no loss.
+    """
+    if extent.is_const and extent.const % 2:
+        for count in (3, 5):
+            if extent.const % count == 0 and budget >= 4 * count:
+                return count
+    return balanced(extent, most)
+
+
 @dataclass(frozen=True, slots=True)
 class _Tile:
     """Copies of each axis, and the axes whose blocks go slowest (they hold the weights)."""
@@ -305,7 +317,7 @@ def _register_tile(
     else:
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
-            columns = balanced(column.extent, 4 if small and budget >= 8 else 2)
+            columns = _even_columns(column.extent, 4 if small and budget >= 8 else 2, budget)
             outer = (column.name,)
     if rows is not None:
         most = min(_MAX_ROWS, max(1, budget // columns))

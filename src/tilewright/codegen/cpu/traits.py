@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Cast, Load, Reduce, walk
+from tilewright.kernel.ir import Axis, Call, Cast, Expr, Load, Reduce, walk
 from tilewright.kernel.nest import Nest, evaluated
 
 ONE = Dim.of(1)
@@ -21,7 +21,10 @@ def reduces_of(nest: Nest) -> list[Reduce]:
     return [node for node in walk(*roots) if isinstance(node, Reduce)]
 
 
-def is_product(node: Reduce) -> bool:
+def is_product(node: Expr) -> bool:
+    """True for sums of products, whose operands a register tile loads once for many."""
+    if not isinstance(node, Reduce):
+        return False
     body = node.body
     while isinstance(body, Cast):
         body = body.arg

@@ -34,7 +34,7 @@ from tilewright.kernel.nest import Nest, prepare
 from tilewright.kernel.schedule import Schedule
 from tilewright.kernel.verify import verify
 from tilewright.runtime.cpu.host import missing_features
-from unit.codegen.cpu.kernels import KERNELS, Array, feeds_for
+from unit.codegen.cpu.kernels import KERNELS, Array, buffer, feeds_for, pure
 from unit.codegen.cpu.native import call_stages, run_native
 
 SIZES = {
@@ -244,6 +244,12 @@ def test_iterations_and_costs_are_formulas_of_the_sizes() -> None:
     assert stage.cost.evaluate(sizes) >= 2 * 64 * 128 * 32
     assert 1 <= stage.iterations.evaluate(sizes) <= 64 * 128
     assert stage.iterations.evaluate({**sizes, "m": 0}) == 0
+
+
+def test_accesses_cost_more_than_operations_where_nothing_is_reused() -> None:
+    x = buffer("x", 64)
+    (stage,) = generate(pure(buffer("out", 64), (x,), lambda i: x[i] + 1.0), host_target()).stages
+    assert stage.cost.const > 2 * 64
 
 
 def test_code_is_the_same_each_time() -> None:

@@ -172,6 +172,21 @@ def test_the_register_tile_fits_the_registers(
     assert 1 <= accumulators < target.num_vectors
 
 
+@pytest.mark.parametrize(
+    ("blocks", "columns"), [(2, 2), (3, 3), (5, 5), (6, 2), (7, 2), (9, 3), (15, 3)]
+)
+def test_an_odd_number_of_columns_is_split_evenly(blocks: int, columns: int) -> None:
+    a, b = buffer("a", 196, 64), buffer("b", blocks, 64, 16)
+    axis = Axis("r", Dim.of(64))
+    kernel = pure(
+        buffer("out", blocks, 196, 16),
+        (a, b),
+        lambda o, m, i: reduce_axes("sum", (axis,), a[m, axis.var] * b[o, axis.var, i]),
+    )
+    schedule = choose(nest(kernel), WIDE)[0]
+    assert [schedule.unroll[name] for name in schedule.outer] == [columns]
+
+
 def test_balanced_tiles_cover_an_axis_in_as_few_steps() -> None:
     for size in range(1, 60):
         for most in range(1, 15):
