@@ -41,6 +41,10 @@ def explain_model(
     board: Annotated[
         str | None, typer.Option("--on", metavar="BOARD", help="Take the roofs of a GPU: H200.")
     ] = None,
+    what_if: Annotated[
+        str | None,
+        typer.Option(metavar="PRECISION", help="Say what int8, bf16 or fp16 would be worth."),
+    ] = None,
     build: Annotated[
         bool,
         typer.Option("--build", help="Compile an ONNX file and time it; else it is estimated."),
@@ -74,10 +78,21 @@ def explain_model(
         (runs is not None and not is_engine, "--runs", "nothing is timed without --build"),
         (no_probe and is_gpu, "--no-probe", "this machine is not measured with --on"),
         (threads is not None and is_gpu and not build, "--threads", "--on takes roofs of a GPU"),
+        (
+            what_if is not None and diff is not None,
+            "--what-if",
+            "--diff takes engines as they are",
+        ),
     )
+    if what_if is not None:
+        from tilewright.runtime.explain.what_if import check_precision
+
+        check_precision(what_if)
     given = read_inputs(files, npz)
     if not is_engine:
-        explanation = _estimated(model, given, sizes, board, threads, probe=not no_probe)
+        explanation = _estimated(
+            model, given, sizes, board, threads, what_if=what_if, probe=not no_probe
+        )
         _print(explanation, html, as_json=as_json)
         if not as_json:
             console.log(f"estimated; for times: tilewright explain {model} --build")
@@ -90,7 +105,7 @@ def explain_model(
         _check_alike(*engines, has_inputs=bool(feeds or sizes))
 
     def explained(engine: "Engine", runs: int | None) -> "Explanation":
-        return engine.explain(feeds, sizes=sizes, runs=runs, board=board)
+        return engine.explain(feeds, sizes=sizes, runs=runs, board=board, what_if=what_if)
 
     if board is None and engines[0].runs_here:
         if not no_probe:
@@ -122,6 +137,7 @@ def _estimated(
     board: str | None,
     threads: int | None,
     *,
+    what_if: str | None,
     probe: bool,
 ) -> "Explanation":
     """An estimate with the sizes of the inputs that were given."""
@@ -131,7 +147,9 @@ def _estimated(
     shapes = {name: array.shape for name, array in given.items()}
 
     def estimated() -> "Explanation":
-        return estimate(model, sizes=sizes, board=board, threads=threads, shapes=shapes)
+        return estimate(
+            model, sizes=sizes, board=board, threads=threads, shapes=shapes, what_if=what_if
+        )
 
     if board is None and probe:
         ensure_roofs(threads or available_threads(), console.log, rehearse=estimated)

@@ -36,6 +36,7 @@ from tilewright.runtime.explain.collect import constant_sizes, explain, footprin
 from tilewright.runtime.explain.devices import device_estimates
 from tilewright.runtime.explain.kernels import Subject
 from tilewright.runtime.explain.of_engine import device_floors, settled_sizes
+from tilewright.runtime.explain.what_if import check_precision
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import KernelCall, TensorSpec
 
@@ -70,6 +71,7 @@ def estimate(
     dims: Mapping[str, Any] | None = None,
     example_inputs: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    what_if: str | None = None,
 ) -> Explanation:
     """Estimates a model.
 
@@ -81,6 +83,7 @@ def estimate(
         dims: ranges of symbolic dims.
         example_inputs: of a torch module.
         shapes: of inputs by name, from which sizes are taken as well; ``sizes`` must agree.
+        what_if: another precision (``int8``, ``bf16``, ``fp16``) whose worth is to be told.
 
     Raises:
         UserError: the model, a size or the board is no good.
@@ -125,6 +128,7 @@ def estimate(
         assumed=assumed,
         floors=floors,
         devices=device_estimates(subject, known, footprint),
+        precision=None if what_if is None else check_precision(what_if),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.core.plural import plural
 from tilewright.core.record import Decision, Placement
+from tilewright.report.what_if import WhatIf
 
 SCHEMA = "tilewright.explanation/1"
 _CONTRACTIONS = frozenset(
@@ -227,6 +228,7 @@ class Explanation:
         specialised: what the engine was fixed to.
         approximated: where results may differ from the model's arithmetic, by how much.
         warnings: what to know before trusting a number.
+        what_if: what another precision would be worth, where that was asked.
         disturbance: what shows that the machine was busy while it was timed; empty on a quiet one.
     """
 
@@ -258,6 +260,7 @@ class Explanation:
     warnings: tuple[str, ...] = field(default=())
     dims: tuple[str, ...] = ()
     disturbance: str = ""
+    what_if: WhatIf | None = None
 
     @property
     def input_sizes(self) -> dict[str, int]:

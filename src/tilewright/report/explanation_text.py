@@ -22,6 +22,7 @@ def explanation_text(explanation: Explanation, most: int = 15) -> str:
     """See ``Explanation.text``."""
     parts = (
         _head(explanation),
+        explanation.what_if.text if explanation.what_if is not None else [],
         _next_steps(explanation),
         _kernels(explanation, most),
         _elsewhere(explanation),

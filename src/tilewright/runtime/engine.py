@@ -290,6 +290,7 @@ class Engine:
         runs: int | None = None,
         sizes: Mapping[str, int] | None = None,
         board: str | None = None,
+        what_if: str | None = None,
         **inputs: Any,
     ) -> Explanation:
         """Why the engine is as fast as it is: times, roofs, decisions, what to do next.
@@ -299,13 +300,15 @@ class Engine:
             runs: as for ``profile``; 0 for none.
             sizes: of symbolic dims, where there are no feeds.
             board: a GPU of the tables whose roofs are taken instead; nothing is timed then.
+            what_if: another precision (``int8``, ``bf16``, ``fp16``) whose worth is to be told.
 
         Raises:
-            BadOption: a size is of no dim, ``runs`` is no number.
+            BadOption: a size is of no dim, ``runs`` is no number, ``what_if`` no precision.
             BadTarget: the board is unknown.
             UserError: see ``run``.
         """
         from tilewright.runtime.explain.of_engine import explain_engine
+        from tilewright.runtime.explain.what_if import check_precision
 
         runs = None if runs is None else check.whole("runs", runs, 0)
         return explain_engine(
@@ -317,6 +320,7 @@ class Engine:
             board=board,
             runs_here=self.runs_here and not self._is_for_gpu,
             measure=(lambda given: self.profile(given, runs=runs)) if runs != 0 else None,
+            precision=None if what_if is None else check_precision(what_if),
         )
 
     # --- files -----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tilewright.runtime.explain.traffic import (
     flows,
     spec_bytes,
 )
+from tilewright.runtime.explain.what_if import what_if
 from tilewright.runtime.program import Program, Segment, all_steps
 
 _MUCH = 1.05
@@ -51,6 +52,7 @@ def explain(
     floors: Floors | None = None,
     devices: Sequence[DeviceEstimate] = (),
     warnings: Sequence[str] = (),
+    precision: str | None = None,
 ) -> Explanation:
     """Collects an explanation.
 
@@ -61,6 +63,7 @@ def explain(
         floors: the device's roofs.
         devices: what the same kernels cost elsewhere.
         warnings: what the caller wants said.
+        precision: another one whose worth is to be told.
     """
     known = {**sizes, **(profile.sizes if profile is not None else {})}
     calls = call_traffic(subject.program, subject.constants)
@@ -104,6 +107,7 @@ def explain(
         next_steps=tuple(steps),
         devices=tuple(devices),
         decisions=tuple(subject.decisions),
+        what_if=None if precision is None else what_if(precision, kernels, calls, known, floors),
         warnings=(*warnings, *beaten, *_warnings(subject, floors, profile, len(kernels))),
     )
 

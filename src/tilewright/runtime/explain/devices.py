@@ -12,7 +12,7 @@ from tilewright.hw.tables.boards import BOARDS
 from tilewright.report.explanation import DeviceEstimate
 from tilewright.runtime.explain.floors import Floors, Traffic, board_floors
 from tilewright.runtime.explain.kernels import Subject
-from tilewright.runtime.explain.traffic import CallTraffic, call_traffic, size_of
+from tilewright.runtime.explain.traffic import CallTraffic, call_traffic, size_of, traffic_of
 
 
 def device_estimates(
@@ -30,11 +30,8 @@ def device_estimates(
 
 
 def _work(item: CallTraffic, sizes: Mapping[str, int]) -> tuple[int, str, Traffic] | None:
-    parts = (item.call.flops, item.weights, item.reads, item.writes)
-    flops, weights, reads, writes = (size_of(dim, sizes) for dim in parts)
-    if flops is None or weights is None or reads is None or writes is None:
-        return None
-    return flops, item.call.dtype, Traffic(weights=weights, reads=reads, writes=writes)
+    flops, traffic = size_of(item.call.flops, sizes), traffic_of(item, sizes)
+    return None if flops is None or traffic is None else (flops, item.call.dtype, traffic)
 
 
 def _estimate(floors: Floors, work: list[tuple[int, str, Traffic]]) -> DeviceEstimate:

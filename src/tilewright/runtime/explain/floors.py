@@ -45,6 +45,12 @@ class Traffic:
     def total(self) -> float:
         return self.weights + self.reads + self.writes
 
+    def scaled(self, factor: float) -> Traffic:
+        """So many times as many bytes."""
+        parts = (self.weights, self.reads, self.writes)
+        weights, reads, writes = (part * factor for part in parts)
+        return Traffic(weights=weights, reads=reads, writes=writes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
@@ -82,8 +88,14 @@ class Floors:
             ),
         )
 
-    def bound(self, flops: float, dtype: str, traffic: Traffic) -> Bound | None:
-        """The least time of one call; None where nothing bounds it."""
+    def bound(
+        self, flops: float, dtype: str, traffic: Traffic, *, widen: bool = True
+    ) -> Bound | None:
+        """The least time of one call; None where nothing bounds it.
+
+        Args:
+            widen: halves are computed as float32 where kernels do so today.
+        """
         num_bytes: dict[str, float] = {}
         read_bytes: dict[str, float] = {}
         for name, nearer in self.nearer_bytes.items():
@@ -93,6 +105,8 @@ class Floors:
             there = level(self.roofs, name)
             if fetched > 0 and there.read_bytes_per_s < there.bytes_per_s:
                 read_bytes[name] = fetched
+        if widen and self.roofs.threads is not None:
+            dtype = _WIDENED.get(dtype, dtype)
         work = Work(flops=self._flops(flops, dtype), num_bytes=num_bytes, read_bytes=read_bytes)
         return bound(work, self.roofs) if work.flops or work.num_bytes else None
 
@@ -122,12 +136,11 @@ class Floors:
         return there.read_bytes_per_s if limit.endswith(READ) else there.bytes_per_s
 
     def _flops(self, flops: float, dtype: str) -> dict[str, float]:
-        name = _WIDENED.get(dtype, dtype) if self.roofs.threads is not None else dtype
         try:
-            peak_flops(self.roofs, name)
+            peak_flops(self.roofs, dtype)
         except BadOption:
             return {}
-        return {name: flops} if flops else {}
+        return {dtype: flops} if flops else {}
 
     def _crossing(self, traffic: Traffic, nearer: float) -> tuple[float, float]:
         """Bytes that a level must give, and take."""

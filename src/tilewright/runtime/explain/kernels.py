@@ -14,8 +14,8 @@ from typing import Any
 from tilewright.core.record import Decision, Placement
 from tilewright.report.explanation import KernelReport
 from tilewright.report.profile import Profile, StepTime
-from tilewright.runtime.explain.floors import Floors, Traffic
-from tilewright.runtime.explain.traffic import CallTraffic, size_of
+from tilewright.runtime.explain.floors import Floors
+from tilewright.runtime.explain.traffic import CallTraffic, size_of, traffic_of
 from tilewright.runtime.program import Program, TensorSpec
 
 
@@ -68,7 +68,7 @@ class Kernels:
     def _report(self, item: CallTraffic) -> KernelReport:
         call, step = item.call, self._times.get(item.index)
         decisions = self._decisions(item)
-        traffic = self._traffic(item)
+        traffic = traffic_of(item, self._sizes)
         flops = size_of(call.flops, self._sizes)
         repeats = step.calls if step is not None else 1
         bound = None
@@ -121,13 +121,6 @@ class Kernels:
         if waiting is None:
             return []
         return [waiting.popleft() for _ in item.call.stages if waiting]
-
-    def _traffic(self, item: CallTraffic) -> Traffic | None:
-        parts = [size_of(dim, self._sizes) for dim in (item.weights, item.reads, item.writes)]
-        weights, reads, writes = parts
-        if weights is None or reads is None or writes is None:
-            return None
-        return Traffic(weights=weights, reads=reads, writes=writes)
 
 
 def _types(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:

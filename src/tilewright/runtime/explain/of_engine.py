@@ -52,6 +52,7 @@ def explain_engine(
     board: str | None,
     runs_here: bool,
     measure: Measure | None,
+    precision: str | None = None,
 ) -> Explanation:
     """Explains an engine.
 
@@ -63,6 +64,7 @@ def explain_engine(
         board: a GPU whose roofs are taken instead of this machine's; nothing is timed then.
         runs_here: whether this machine can run the engine.
         measure: times runs on inputs; None where nothing is to be timed.
+        precision: another one whose worth is to be told.
 
     Raises:
         BadOption: a size is of no dim.
@@ -89,7 +91,13 @@ def explain_engine(
     if board is not None or runs_here:
         floors = device_floors(board, str(parts.info.get("cpu", "")), threads, footprint)
     return explain(
-        subject, sizes=known, assumed=assumed, profile=profile, floors=floors, warnings=warnings
+        subject,
+        sizes=known,
+        assumed=assumed,
+        profile=profile,
+        floors=floors,
+        warnings=warnings,
+        precision=precision,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilewright.core.shape import Dim
+from tilewright.runtime.explain.floors import Traffic
 from tilewright.runtime.program import KernelCall, Program, Segment, TensorSpec, all_steps
 
 ZERO = Dim.of(0)
@@ -125,6 +126,15 @@ def flows(program: Program, constants: Mapping[str, int]) -> list[Flow]:
 def size_of(dim: Dim, sizes: Mapping[str, int]) -> int | None:
     """The value of a formula; None where one of its sizes is not known."""
     return dim.evaluate(sizes) if dim.symbols <= sizes.keys() else None
+
+
+def traffic_of(item: CallTraffic, sizes: Mapping[str, int]) -> Traffic | None:
+    """Bytes of one call at known sizes."""
+    parts = (item.weights, item.reads, item.writes)
+    weights, reads, writes = (size_of(dim, sizes) for dim in parts)
+    if weights is None or reads is None or writes is None:
+        return None
+    return Traffic(weights=weights, reads=reads, writes=writes)
 
 
 def spec_bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int | None:
