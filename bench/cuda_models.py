@@ -24,8 +24,8 @@ import numpy as np
 import tilewright as tw
 from tilewright.compiler.samples import sample_feeds
 from tilewright.runtime.cuda.driver import open_device
-from tilewright.runtime.cuda.executor import CudaExecutor
-from tilewright.runtime.cuda.timing import run_us, step_us
+from tilewright.runtime.cuda.executor import CudaExecutor, Launched
+from tilewright.runtime.cuda.profile import graph_us, kernel_us
 from tilewright.runtime.feeds import check_feeds
 from tilewright.runtime.program import Segment
 
@@ -99,7 +99,7 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         engine.run(feeds)
         host.append(1e6 * (time.perf_counter() - begin))
     segments = [step for step in engine.program.steps if isinstance(step, Segment)]
-    _, symbols = check_feeds(feeds, engine.inputs, {})
+    values, symbols = check_feeds(feeds, engine.inputs, {})
     row["segments"], row["kernels_count"] = len(segments), engine.summary["kernels"]
     row["run_us"] = round(statistics.median(host), 1)
     moved = [*feeds.values(), *outputs.values(), *engine._parts.constants.values()]
@@ -112,21 +112,21 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
     )
     floor_us = 1e6 * max(num_bytes / COPY_BYTES_PER_S, flops / FP16_FLOPS)
     if len(segments) == 1:
-        with executor.lease(executor.plan(segments[0], symbols)) as context:
-            times = run_us(context)
-            row["gpu_us"] = round(statistics.median(times), 2)
-            row["gpu_us_lowest"] = round(min(times), 2)
-            row["overlap"] = executor.modules.overlap
-            if args.kernels:
-                row["kernels"] = [
-                    [
-                        round(step_us(context, step, executor.modules), 2),
-                        step.call.tactic,
-                        list(step.grid),
-                        "+".join(step.call.sources)[:90],
-                    ]
-                    for step in context.plan.steps
+        record: list[Launched] = []
+        executor.recorded(record).run(engine.program, values, symbols)
+        context = record[0].context
+        addresses = context.addresses(record[0].buffers)
+        row["gpu_us"] = round(graph_us(context, context.plan.steps, addresses, 100), 2)
+        row["overlap"] = executor.modules.overlap
+        if args.kernels:
+            row["kernels"] = [
+                [
+                    round(us, 2),
+                    segments[0].calls[number].tactic,
+                    "+".join(segments[0].calls[number].sources)[:90],
                 ]
+                for number, us in kernel_us(record[0])
+            ]
         row["floor_us"] = round(floor_us, 2)
         row["over_floor"] = round(row["gpu_us"] / floor_us, 2)
     return row

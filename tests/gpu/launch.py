@@ -16,7 +16,6 @@ from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.runtime.cuda.driver import open_device
 from tilewright.runtime.cuda.executor import CudaExecutor
-from tilewright.runtime.executor import Run
 from tilewright.runtime.program import Program, Segment, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -51,10 +50,10 @@ def run_on_gpu(
         outputs=_specs(kernel.outputs),
         internal=_specs(kernel.temporaries),
     )
-    run = Run(dict(feeds), dict(sizes))
+    program = Program(inputs=(), outputs=_specs(kernel.outputs), steps=(segment,))
     executor = CudaExecutor({}, code, open_device())
-    executor.execute(Program(inputs=(), outputs=(), steps=(segment,)), run)
-    return {buffer.name: run.values[buffer.name] for buffer in kernel.outputs}
+    found, _ = executor.run(program, dict(feeds), dict(sizes))
+    return {buffer.name: array for buffer, array in zip(kernel.outputs, found, strict=True)}
 
 
 def _specs(buffers: tuple[Buffer, ...]) -> tuple[TensorSpec, ...]:

@@ -5,21 +5,32 @@ Input -> Output: the parts of an engine -> its executor, or why there is none he
 
 from __future__ import annotations
 
-from tilewright.core.errors import BadTarget
+from tilewright.core.errors import BadOption, BadTarget
 from tilewright.runtime.cpu.host import missing_features
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor
 
 
-def open_executor(parts: EngineParts, threads: int) -> tuple[Executor | None, str]:
+def open_executor(
+    parts: EngineParts, threads: int, device: int | None = None
+) -> tuple[Executor | None, str]:
     """The executor, and why there is none ("" where there is one).
+
+    Args:
+        device: number of the GPU; None for the first.
 
     Raises:
         CorruptEngine: code is missing.
+        BadOption: a GPU is chosen for an engine for CPUs.
     """
     if parts.info.get("archs"):
-        return _on_gpu(parts)
+        return _on_gpu(parts, device or 0)
+    if device is not None:
+        raise BadOption(
+            f"device={device} chooses a GPU, but the engine is for CPUs",
+            remedy="leave out device, or compile with target=cuda",
+        )
     lacking = missing_features(
         parts.info.get("triple", ""), parts.info.get("required_features", ())
     )
@@ -28,11 +39,11 @@ def open_executor(parts: EngineParts, threads: int) -> tuple[Executor | None, st
     return Executor(parts.constants, NativeCode(parts.objects, parts.exports, threads)), ""
 
 
-def _on_gpu(parts: EngineParts) -> tuple[Executor | None, str]:
+def _on_gpu(parts: EngineParts, device: int) -> tuple[Executor | None, str]:
     from tilewright.runtime.cuda.driver import open_device
     from tilewright.runtime.cuda.executor import CudaExecutor
 
     try:
-        return CudaExecutor(parts.constants, parts.device_code, open_device()), ""
+        return CudaExecutor(parts.constants, parts.device_code, open_device(device)), ""
     except BadTarget as error:
         return None, error.message

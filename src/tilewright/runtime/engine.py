@@ -9,12 +9,12 @@ Not here: compiling (compiler), the file format (runtime.engine_file).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, BadTarget, CorruptEngine, OutOfMemory
@@ -27,7 +27,7 @@ from tilewright.runtime import engine_file
 from tilewright.runtime.backends import open_executor
 from tilewright.runtime.cpu.allocator import refused
 from tilewright.runtime.engine_file import EngineParts
-from tilewright.runtime.executor import Executor, Run
+from tilewright.runtime.executor import Executor
 from tilewright.runtime.feeds import Range, by_name
 from tilewright.runtime.known_feeds import KnownFeeds
 from tilewright.runtime.ownership import copied, handed_over
@@ -35,6 +35,8 @@ from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment import segment_symbols
 
 if TYPE_CHECKING:
+    from tilewright.runtime.cuda.arrays import DeviceArray
+    from tilewright.runtime.cuda.executor import CudaExecutor
     from tilewright.runtime.stage_clock import StageClock
 
 
@@ -44,14 +46,18 @@ class Engine:
     Args:
         parts: program, constants and code.
         threads: threads of one run; None takes what it was compiled for.
+        device: number of the GPU that runs an engine for GPUs; None for the first.
 
     Raises:
-        BadOption: ``parts`` is something else, or ``threads`` is not in 1 .. 1024.
+        BadOption: ``parts`` is something else, ``threads`` is not in 1 .. 1024, or a device is
+            chosen for an engine for CPUs.
 
     An engine for another processor can be looked at and saved, not run.
     """
 
-    def __init__(self, parts: EngineParts, *, threads: int | None = None) -> None:
+    def __init__(
+        self, parts: EngineParts, *, threads: int | None = None, device: int | None = None
+    ) -> None:
         if not isinstance(parts, EngineParts):
             raise BadOption(
                 f"parts is {check.shown(parts)}",
@@ -61,7 +67,8 @@ class Engine:
         self._handed_over = handed_over(parts.program)
         info = parts.info
         self.threads = check.thread_count(info.get("threads") if threads is None else threads)
-        self._executor, self._absent = open_executor(parts, self.threads)
+        self._device = None if device is None else check.whole("device", device, 0)
+        self._executor, self._absent = open_executor(parts, self.threads, self._device)
         self._ranges: dict[str, Range] = {
             name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
         }
@@ -140,7 +147,8 @@ class Engine:
 
         For tools that look inside; the program may only call kernels that the engine has.
         """
-        return Engine(replace(self._parts, program=program), threads=self.threads)
+        parts = replace(self._parts, program=program)
+        return Engine(parts, threads=self.threads, device=self._device)
 
     def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
         """Bytes of the arenas of a run's segments; None where sizes are only known while it
@@ -164,7 +172,8 @@ class Engine:
         """Computes the outputs.
 
         Args:
-            feeds: arrays by input name (anything with ``__array__`` or ``__dlpack__``).
+            feeds: arrays by input name (anything with ``__array__`` or ``__dlpack__``; an engine
+                for GPUs takes arrays on its GPU too, without copies).
             **inputs: the same, as keywords.
 
         Raises:
@@ -182,17 +191,62 @@ class Engine:
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """The outputs, and the sizes of symbolic dims."""
         program = self._parts.program
-        values, symbols = self._feeds.check(given)
-        run = Run(values, symbols)
-        executor.execute(program, run)
+        values, symbols = self._feeds.check(executor.adopt(given))
+        found, symbols = executor.run(program, values, symbols)
         results: dict[str, Any] = {}
-        found = executor.outputs(program, run)
         try:
             for spec, value, ours in zip(program.outputs, found, self._handed_over, strict=True):
                 results[spec.name] = value if ours else copied(value)
         except MemoryError as error:
             raise refused(error, "a copy of an output") from error
-        return results, run.symbols
+        return results, symbols
+
+    # --- on a GPU --------------------------------------------------------------------------------
+
+    def run_on_device(
+        self, feeds: Mapping[str, Any], /, *, stream: int | None = None
+    ) -> dict[str, DeviceArray]:
+        """``run`` whose results stay on the GPU.
+
+        Args:
+            feeds: arrays by input name: on the GPU of the engine (anything with ``__dlpack__`` or
+                ``__cuda_array_interface__``), which are used in place, or on the host.
+            stream: handle of a CUDA stream (torch: ``torch.cuda.current_stream().cuda_stream``).
+                Everything is enqueued there, behind what makes the inputs, and the results are
+                ready for what is enqueued there afterwards; inputs must stay until then. By
+                default the results are complete when this returns.
+
+        Raises:
+            BadTarget: the engine is for CPUs.
+            UserError: see ``run``.
+        """
+        executor = self._on_gpu()
+        if stream is not None and type(stream) is not int:
+            stream = check.whole("stream", stream, 0)
+        if type(feeds) is not dict:
+            feeds = by_name(feeds, {}, self.inputs)
+        given = executor.adopt(feeds, stream)
+        values, symbols = self._feeds.check(given)
+        program = self._parts.program
+        found = executor.run_on_device(program, values, symbols, stream, self._handed_over)
+        return {spec.name: array for spec, array in zip(program.outputs, found, strict=True)}
+
+    def to_device(self, feeds: Mapping[str, Any], /) -> dict[str, DeviceArray]:
+        """Copies of inputs on the GPU, to be used many times.
+
+        Raises:
+            BadTarget: the engine is for CPUs.
+            UserError: see ``run``.
+        """
+        executor = self._on_gpu()
+        values, _ = self._feeds.check(by_name(feeds, {}, self.inputs))
+        return {name: executor.to_device(array, name) for name, array in values.items()}
+
+    def _on_gpu(self) -> CudaExecutor:
+        executor = self._runnable()
+        if not self._is_for_gpu:
+            raise BadTarget("the engine is for CPUs: its results are on the host", remedy="use run")
+        return cast("CudaExecutor", executor)
 
     def _runnable(self) -> Executor:
         if self._executor is None:
@@ -240,20 +294,18 @@ class Engine:
 
         Raises:
             BadOption: ``runs`` is no positive number.
-            BadTarget: the engine is for a GPU.
             UserError: see ``run``.
         """
-        from tilewright.runtime.profile import profile_runs
-
-        if self._is_for_gpu:
-            raise BadTarget(
-                "only engines for CPUs can be profiled",
-                remedy="bench/cuda_models.py --kernels times the kernels of a network on a GPU",
-            )
         runs = None if runs is None else check.whole("runs", runs, 1)
         given = by_name(feeds, inputs, self.inputs)
         sizes: dict[str, int] = {}
-        return profile_runs(
+        if self._is_for_gpu:
+            from tilewright.runtime.cuda.profile import profile_runs as profile_on_gpu
+
+            profile: Callable[..., Profile] = profile_on_gpu
+        else:
+            from tilewright.runtime.profile import profile_runs as profile
+        return profile(
             self._runnable(),
             self.program,
             lambda executor: sizes.update(self._run(executor, given)[1]),
@@ -318,7 +370,8 @@ class Engine:
             ranges=self._ranges,
             threads=self.threads,
             board=board,
-            runs_here=self.runs_here and not self._is_for_gpu,
+            runs_here=self.runs_here,
+            gpu=self._on_gpu().device.name if self._is_for_gpu and self.runs_here else None,
             measure=(lambda given: self.profile(given, runs=runs)) if runs != 0 else None,
             precision=None if what_if is None else check_precision(what_if),
         )
@@ -338,13 +391,18 @@ class Engine:
 
 
 def load(
-    path: str | os.PathLike[str], *, threads: int | None = None, inspect: bool = False
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    inspect: bool = False,
+    device: int | None = None,
 ) -> Engine:
     """Loads an engine file.
 
     Args:
         path: a ``.tw`` file.
         threads: threads of one run; None takes what it was compiled for.
+        device: number of the GPU that runs an engine for GPUs; None for the first.
         inspect: accept an engine for another processor, which can be looked at but not run.
 
     Raises:
@@ -357,7 +415,7 @@ def load(
     only_looked_at = check.flag("inspect", inspect)
     parts = engine_file.load_parts(path)
     try:
-        engine = Engine(parts, threads=threads)
+        engine = Engine(parts, threads=threads, device=device)
         if not only_looked_at:
             engine._runnable()
     except (CorruptEngine, BadTarget) as error:

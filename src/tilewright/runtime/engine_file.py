@@ -36,7 +36,7 @@ from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights_file import map_member, read_weights, write_weights
 
-FORMAT = 2  # raised with every change of the records in it
+FORMAT = 3  # raised with every change of the records in it
 WEIGHTS = "weights.safetensors"
 _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28

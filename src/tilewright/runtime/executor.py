@@ -107,6 +107,22 @@ class Executor:
         found = run.values.get(name)
         return self.constants[name] if found is None and name in self.constants else found
 
+    def adopt(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Feeds, with the arrays of other devices as this executor uses them."""
+        return feeds
+
+    def run(
+        self, program: Program, values: dict[str, Any], symbols: dict[str, int]
+    ) -> tuple[list[Any], dict[str, int]]:
+        """Runs a whole program: values of its outputs, and all sizes.
+
+        Raises:
+            UserError: see ``execute``.
+        """
+        run = Run(values, symbols)
+        self.execute(program, run)
+        return self.outputs(program, run), run.symbols
+
     def execute(self, program: Program, run: Run) -> None:
         """Runs all steps; results are in ``run.values``.
 

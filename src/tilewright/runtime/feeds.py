@@ -20,6 +20,7 @@ from tilewright.core.dtypes import STRING, DType, from_numpy
 from tilewright.core.errors import ShapeMismatch
 from tilewright.core.shape import shape_text
 from tilewright.runtime.cpu.allocator import check_fits, empty, refused
+from tilewright.runtime.cuda.arrays import DeviceArray
 from tilewright.runtime.program import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -131,12 +132,14 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
         ShapeMismatch: it has another type.
         OutOfMemory: its rows do not fit into this machine.
     """
-    return _rows(_typed(value, spec), spec)
+    rows: Array = _rows(_typed(value, spec), spec)
+    return rows
 
 
 def _typed(value: Any, spec: TensorSpec) -> Array:
     """An array of the declared type, however it lies in memory."""
-    array = value if type(value) is np.ndarray else _convert(value, spec)
+    is_ready = type(value) is np.ndarray or isinstance(value, DeviceArray)
+    array = value if is_ready else _convert(value, spec)
     if spec.dtype is STRING:
         return _texts(array, spec)
     try:
@@ -157,8 +160,10 @@ def _typed(value: Any, spec: TensorSpec) -> Array:
     )
 
 
-def _rows(array: Array, spec: TensorSpec) -> Array:
+def _rows(array: Any, spec: TensorSpec) -> Any:
     """Kernels read rows of aligned elements in the machine's byte order."""
+    if isinstance(array, DeviceArray):
+        return array
     native = array.dtype.isnative
     if array.flags.c_contiguous and array.flags.aligned and native:
         return array

@@ -1,8 +1,9 @@
 """Checked inputs, remembered by their shapes: a small network runs in less time than the checks.
 
 Input -> Output: arrays by name -> what ``check_feeds`` gives for them.
-Guarantees: only plain, row-major arrays of exactly the declared types take the short way, and only
-in shapes that the long way has accepted; everything else goes the long way each time.
+Guarantees: only plain, row-major arrays of exactly the declared types, here or on a GPU, take the
+short way, and only in shapes that the long way has accepted; everything else goes the long way each
+time.
 Not here: the checks (runtime.feeds).
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.dtypes import STRING
+from tilewright.runtime.cuda.arrays import DeviceArray
 from tilewright.runtime.feeds import Range, check_feeds
 from tilewright.runtime.program import TensorSpec
 
@@ -61,11 +63,15 @@ class KnownFeeds:
             return None
         shapes = []
         for name, dtype in self._plain:
-            array = feeds.get(name)
-            if type(array) is not np.ndarray or array.dtype != dtype:
+            array: Any = feeds.get(name)
+            kind = type(array)
+            if kind is np.ndarray:
+                flags = array.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+            elif kind is not DeviceArray:
                 return None
-            flags = array.flags
-            if not (flags.c_contiguous and flags.aligned):
+            if array.dtype != dtype:
                 return None
             shapes.append(array.shape)
         return tuple(shapes)

@@ -86,12 +86,14 @@ class Launch:
         grid: blocks along x, y and z; without any, nothing is launched.
         threads: of a block.
         shared_bytes: dynamic shared memory of a block.
+        checked: whether it checks indices that it reads, and so may report one.
     """
 
     symbol: str
     grid: tuple[Dim, Dim, Dim]
     threads: int
     shared_bytes: int = 0
+    checked: bool = False
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

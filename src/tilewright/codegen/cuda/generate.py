@@ -22,6 +22,8 @@ from tilewright.kernel.ir import Kernel, walk
 from tilewright.kernel.nest import prepare
 from tilewright.runtime.program import Launch
 
+_CHECK = "tw_checked("  # of an index that was read: prelude.cuh
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedStage:
@@ -85,6 +87,7 @@ def _stage(number: int, choice: Choice) -> GeneratedStage:
         grid=shape.grid,
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
+        checked=any(_CHECK in line for line in choice.lines),
     )
     return GeneratedStage(launch=launch, tactic=shape.tactic, refused=choice.refused)
 

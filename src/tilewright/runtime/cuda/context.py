@@ -1,191 +1,139 @@
-"""The memory and the captured launches of one run on a GPU.
+"""What one run at a time needs of a GPU besides its inputs and outputs.
 
-Input -> Output: a ``CudaPlan``, functions, addresses of constants -> a context that copies inputs
-in, launches, copies outputs out.
-Guarantees: used by one run at a time; launches are captured into one graph, and launched as one;
-copies go through pinned memory.
+Input -> Output: a ``CudaPlan``, functions, addresses of constants -> a context that launches the
+plan's kernels for given buffers.
+Guarantees: used by one run at a time, on any stream; kernels are launched as one graph, which is
+captured once and changed where buffers lie elsewhere.
+Not here: memory of inputs and outputs (memory), copies (executor).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from tilewright.core.errors import DeviceFault
+from tilewright.core.errors import DeviceFault, OutOfRange
 from tilewright.runtime.cuda.driver import Device, bindings, check, error_text, pin
+from tilewright.runtime.cuda.graph import Graph, Launcher
+from tilewright.runtime.cuda.memory import order
 from tilewright.runtime.cuda.modules import Modules
-from tilewright.runtime.cuda.plan import CudaPlan, Step
+from tilewright.runtime.cuda.plan import CudaPlan
+from tilewright.runtime.segment import out_of_range
 
-Array = npt.NDArray[Any]
-_STATUS_BYTES = 256
+_MAX_GRAPHS = 4  # of one plan: results of the last runs may still be in use
+_STATUS_BYTES = 4
+ONE_BY_ONE = "CUDA_LAUNCH_BLOCKING"  # CUDA's own name for it
 
 
 class CudaContext:
-    """One block of GPU memory (inputs, outputs, arena, status), a stream and a graph."""
+    """The arena, the status word and the graphs.
+
+    Attributes:
+        used_on: the stream of the last run, where it may not have ended; else None.
+        own_stream: for capturing and timing.
+    """
 
     def __init__(
         self, plan: CudaPlan, device: Device, modules: Modules, constants: Mapping[str, int]
     ) -> None:
         self.plan, self._device = plan, device
-        self._constants = constants
         driver = bindings()
         device.use()
-        total = plan.total_bytes + _STATUS_BYTES
-        self._memory = device.allocate(total, "the memory plan of a run")
-        self._status = self._memory + plan.total_bytes
+        self._memory = device.allocate(plan.arena_bytes, "the memory plan of a run")
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self.stream = check(driver.cuStreamCreate(flags), "making a stream")
-        staged = plan.staged_bytes + _STATUS_BYTES
-        self._pinned = pin(staged)
-        block = (ctypes.c_uint8 * staged).from_address(self._pinned)
-        self._host = np.frombuffer(memoryview(block).cast("B"), dtype=np.uint8)
-        self._host_status = self._host[plan.staged_bytes :][:4].view(np.int32)
-        for step in plan.steps:  # code cannot be loaded while launches are captured
-            modules.function(step.call.kernel, step.launch.symbol, step.launch.shared_bytes)
-        self._graph = self.capture(lambda: self.launch_all(modules))
+        self.own_stream = check(driver.cuStreamCreate(flags), "making a stream")
+        # Kernels write the number of a failing call straight into this word of the host.
+        self._status_address = pin(_STATUS_BYTES)
+        self._status = ctypes.c_int32.from_address(self._status_address)
+        self._status.value = 0
+        self.launcher = Launcher(modules, self._status_address)
+        self._fixed = dict(constants)
+        self._fixed.update((name, self._memory + at) for name, at in plan.offsets.items())
+        self._names = tuple(spec.name for spec in (*plan.inputs, *plan.segment.outputs))
+        self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
+        self.used_on: int | None = None
+        self._one_by_one = os.environ.get(ONE_BY_ONE) == "1"
 
     def close(self) -> None:
-        """Frees everything; the context must be idle."""
+        """Frees everything."""
         driver = bindings()
         self._device.use()
-        if self._graph is not None:
-            driver.cuGraphExecDestroy(self._graph)
+        for graph in self._graphs.values():
+            graph.close()
         driver.cuMemFree(self._memory)
-        driver.cuMemFreeHost(self._pinned)
-        driver.cuStreamDestroy(self.stream)
+        driver.cuMemFreeHost(self._status_address)
+        driver.cuStreamDestroy(self.own_stream)
 
-    # --- running ----------------------------------------------------------------------------------
+    def use_on(self, stream: int) -> None:
+        """Has a stream wait until the last run has left the arena."""
+        if self.used_on is not None and self.used_on != stream:
+            order(self.used_on, stream)
+        self.used_on = stream
 
-    def run(self, arrays: list[Array]) -> tuple[list[Array], int]:
-        """The outputs, and the number of the call that met an index out of range (0: none)."""
-        self._device.use()
-        for spec, array in zip(self.plan.inputs, arrays, strict=True):
-            self._copy_in(spec.name, array)
-        self.replay()
-        for spec in self.plan.segment.outputs:
-            self._copy_out(spec.name, self.plan.size_bytes(spec))
-        driver = bindings()
-        status = self._pinned + self.plan.staged_bytes
-        check(driver.cuMemcpyDtoHAsync(status, self._status, 4, self.stream), "reading the status")
-        self.finish()
-        results = [self._result(spec.name, spec.dtype.numpy) for spec in self.plan.segment.outputs]
-        return results, int(self._host_status[0])
+    def addresses(self, buffers: Sequence[int]) -> dict[str, int]:
+        """Where every buffer of the steps lies.
 
-    def replay(self) -> None:
-        """Enqueues all kernels."""
-        driver = bindings()
-        check(driver.cuMemsetD32Async(self._status, 0, 1, self.stream), "clearing the status")
-        if self._graph is not None:
-            check(driver.cuGraphLaunch(self._graph, self.stream), "launching the kernels")
+        Args:
+            buffers: addresses of the inputs, then of the outputs.
+        """
+        return {**self._fixed, **dict(zip(self._names, buffers, strict=True))}
 
-    def finish(self) -> None:
-        """Waits for everything that was enqueued.
+    def launch(self, buffers: tuple[int, ...], stream: int) -> None:
+        """Enqueues all kernels.
 
         Raises:
-            DeviceFault: a kernel failed.
+            DeviceFault: the driver refuses, or a kernel fails while they run one by one.
         """
-        (status,) = bindings().cuStreamSynchronize(self.stream)
-        if int(status):
-            shapes = {name: list(shape) for name, shape in self.plan.shapes.items()}
-            names = ", ".join(dict.fromkeys(step.call.name for step in self.plan.steps))
-            raise DeviceFault(
-                f"{error_text(status)} in one of the kernels {names[:500]} with {shapes}",
-                remedy="start the process again; set CUDA_LAUNCH_BLOCKING=1 to have it name the "
-                "kernel, and please report it",
-            )
-
-    def _copy_in(self, name: str, array: Array) -> None:
-        start, size = self.plan.offsets[name], array.nbytes
-        if not size:
-            return
-        self._host[start : start + size] = array.reshape(-1).view(np.uint8)
-        check(
-            bindings().cuMemcpyHtoDAsync(
-                self._memory + start, self._pinned + start, size, self.stream
-            ),
-            f"copying {name} to the GPU",
-        )
-
-    def _copy_out(self, name: str, size: int) -> None:
-        start = self.plan.offsets[name]
-        if size:
-            check(
-                bindings().cuMemcpyDtoHAsync(
-                    self._pinned + start, self._memory + start, size, self.stream
-                ),
-                f"copying {name} from the GPU",
-            )
-
-    def _result(self, name: str, dtype: np.dtype[Any]) -> Array:
-        shape = self.plan.shapes[name]
-        found = np.empty(shape, dtype)
-        start = self.plan.offsets[name]
-        found.reshape(-1).view(np.uint8)[:] = self._host[start : start + found.nbytes]
-        return found
-
-    # --- launches ---------------------------------------------------------------------------------
-
-    def capture(self, enqueue: Callable[[], None]) -> Any:
-        """What is enqueued, as a graph that can be launched; None for nothing."""
         if not self.plan.steps:
-            return None
-        driver = bindings()
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        check(driver.cuStreamBeginCapture(self.stream, mode), "capturing the kernels")
-        enqueue()
-        graph = check(driver.cuStreamEndCapture(self.stream), "capturing the kernels")
-        made = check(driver.cuGraphInstantiate(graph, 0), "making a graph of the kernels")
-        check(driver.cuGraphDestroy(graph), "dropping the captured graph")
-        return made
+            return
+        if self._one_by_one:
+            self._launch_one_by_one(self.addresses(buffers), stream)
+            return
+        graph = self._graphs.get(buffers)
+        if graph is None:
+            graph = self._graph(buffers)
+        graph.launch(stream)
 
-    def launch_all(self, modules: Modules) -> None:
-        """Enqueues every kernel by itself."""
+    def _graph(self, buffers: tuple[int, ...]) -> Graph:
+        """A graph for new places: another one, or the one that was not used for longest."""
+        addresses = self.addresses(buffers)
+        if len(self._graphs) < _MAX_GRAPHS:
+            graph = Graph(self.launcher, self.plan.steps, addresses, self.own_stream)
+        else:
+            _, graph = self._graphs.popitem(last=False)
+            graph.rebind(addresses)
+        self._graphs[buffers] = graph
+        return graph
+
+    def _launch_one_by_one(self, addresses: Mapping[str, int], stream: Any) -> None:
+        """Slowly, so that a failing kernel can be named."""
         for step in self.plan.steps:
-            self.launch(step, modules)
+            self.launcher.launch(step, addresses, stream)
+            (status,) = bindings().cuStreamSynchronize(stream)
+            if int(status):
+                raise DeviceFault(
+                    f"{error_text(status)} in {step.text}, which computes "
+                    f"{' + '.join(step.call.sources)}; {self._shapes()}",
+                    remedy="start the process again, and please report it",
+                )
 
-    def launch(self, step: Step, modules: Modules) -> None:
-        """Enqueues one kernel."""
-        launch = step.launch
-        function = modules.function(step.call.kernel, launch.symbol, launch.shared_bytes)
-        values = (
-            *(self._address(name) for name in step.buffers),
-            *step.dims,
-            step.step,
-            self._status,
-            step.number,
-        )
-        longs = len(step.dims) + 1
-        kinds = (
-            *([ctypes.c_void_p] * len(step.buffers)),
-            *([ctypes.c_longlong] * longs),
-            ctypes.c_void_p,
-            ctypes.c_int,
-        )
-        config = self._config(step, modules.overlap)
-        check(
-            bindings().cuLaunchKernelEx(config, function, (values, kinds), 0),
-            f"launching {launch.symbol} of {step.call.name} with the grid {step.grid}",
+    def failure(self) -> OutOfRange | None:
+        """What the kernels report, once they have ended; asked for once."""
+        failed, self._status.value = self._status.value, 0
+        return out_of_range(self.plan.segment.calls[failed - 1]) if failed else None
+
+    def fault(self, status: Any) -> DeviceFault:
+        """The error for a run that the driver gave up."""
+        names = ", ".join(dict.fromkeys(step.call.name for step in self.plan.steps))
+        return DeviceFault(
+            f"{error_text(status)} in one of the kernels {names[:500]}; {self._shapes()}",
+            remedy=f"start the process again; set {ONE_BY_ONE}=1 to have it name the kernel, and "
+            "please report it",
         )
 
-    def _config(self, step: Step, overlap: bool) -> Any:
-        driver = bindings()
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = step.launch.threads, 1, 1
-        config.sharedMemBytes = step.launch.shared_bytes
-        config.hStream = self.stream
-        if overlap:
-            attribute = driver.CUlaunchAttribute()
-            kinds = driver.CUlaunchAttributeID
-            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        return config
-
-    def _address(self, name: str) -> int:
-        offset = self.plan.offsets.get(name)
-        return self._constants[name] if offset is None else self._memory + offset
+    def _shapes(self) -> str:
+        shapes = (f"{name} {list(shape)}" for name, shape in self.plan.shapes.items())
+        return f"shapes: {', '.join(shapes)}"

@@ -1,7 +1,7 @@
 """A segment on a GPU for one set of sizes: where its buffers lie and what is launched.
 
-Input -> Output: a ``Segment``, sizes -> offsets in one block of memory, launches, the schedule that
-the hazard check sees.
+Input -> Output: a ``Segment``, sizes -> offsets in the arena, launches, the schedule that the
+hazard check sees.
 Guarantees: offsets are multiples of 256 bytes; what is launched with an empty grid is left out; the
 schedule is free of races.
 Not here: memory and launching (context), machine code (modules).
@@ -19,7 +19,8 @@ import numpy.typing as npt
 from tilewright.core.errors import InternalError
 from tilewright.runtime.arena import Lifetime, plan
 from tilewright.runtime.checks import failing, shape_of
-from tilewright.runtime.hazards import Operation, Span, Work, require_no_races
+from tilewright.runtime.cuda.memory import size_class
+from tilewright.runtime.hazards import Operation, Span, Work, require_no_races, whole
 from tilewright.runtime.program import KernelCall, Launch, Segment, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -39,15 +40,24 @@ class Step:
     dims: tuple[int, ...]
     step: int
 
+    @property
+    def text(self) -> str:
+        """For errors."""
+        x, y, z = self.grid
+        blocks = f"{x} x {y} x {z} blocks of {self.launch.threads} threads"
+        return f"{self.launch.symbol} of {self.call.name} ({blocks}, sizes {list(self.dims)})"
+
 
 class CudaPlan:
     """A segment for fixed sizes.
 
     Attributes:
-        inputs: what is copied to the GPU for each run; constants are there already.
-        offsets: of every buffer in a context's memory: inputs, outputs, then the arena.
+        inputs: what each run gives; constants are on the GPU already.
+        outputs: what each run makes, in memory of its own: name, shape, type, size of its block.
+        shapes: of both.
+        offsets: of values inside, in a context's arena of ``arena_bytes``.
         steps: launches in order.
-        total_bytes: memory of one context; ``arena_bytes`` is the part that values inside take.
+        can_fail: whether a kernel checks indices that it reads.
     """
 
     def __init__(
@@ -58,18 +68,16 @@ class CudaPlan:
         self.segment, self._sizes = segment, sizes
         self.inputs = [spec for spec in segment.inputs if spec.name not in constants]
         self.shapes = {s.name: shape_of(s, sizes) for s in (*self.inputs, *segment.outputs)}
-        self.offsets: dict[str, int] = {}
-        place = 0
-        for spec in (*self.inputs, *segment.outputs):
-            self.offsets[spec.name] = place
-            place += _aligned(self.size_bytes(spec))
-        self.staged_bytes = place
-        offsets, self.arena_bytes = plan(self._lifetimes())
-        self.offsets.update({name: place + offset for name, offset in offsets.items()})
-        self.total_bytes = place + _aligned(self.arena_bytes)
+        self.outputs = [
+            (s.name, self.shapes[s.name], s.dtype.numpy, size_class(self.size_bytes(s)))
+            for s in segment.outputs
+        ]
+        self.offsets, arena_bytes = plan(self._lifetimes())
+        self.arena_bytes = _aligned(arena_bytes)
         self.steps = [
             step for number, call in enumerate(segment.calls) for step in self._steps(call, number)
         ]
+        self.can_fail = any(step.launch.checked for step in self.steps)
         require_no_races(self.schedule())
 
     def size_bytes(self, spec: TensorSpec) -> int:
@@ -84,12 +92,12 @@ class CudaPlan:
 
     def schedule(self) -> list[Operation]:
         """What a run enqueues, for the hazard check."""
-        spans = {name: Span(buffer="memory", start=start) for name, start in self.offsets.items()}
-        for spec in (*self.inputs, *self.segment.outputs, *self.segment.internal):
+        spans = {spec.name: whole(spec.name) for spec in (*self.inputs, *self.segment.outputs)}
+        for spec in self.segment.internal:
             if spec.name in self.offsets:
                 start = self.offsets[spec.name]
                 stop = start + max(1, self.size_bytes(spec))
-                spans[spec.name] = Span(buffer="memory", start=start, stop=stop)
+                spans[spec.name] = Span(buffer="arena", start=start, stop=stop)
         operations: list[Operation] = [
             Work(name=f"copy {spec.name} in", stream=STREAM, writes=(spans[spec.name],))
             for spec in self.inputs

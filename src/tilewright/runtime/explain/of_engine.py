@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.core import check_option as check
-from tilewright.core.errors import BadOption, OutOfRange, ShapeMismatch
+from tilewright.core.errors import BadOption, BadTarget, OutOfRange, ShapeMismatch
 from tilewright.hw.lookup import find_board
 from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
@@ -53,6 +53,7 @@ def explain_engine(
     runs_here: bool,
     measure: Measure | None,
     precision: str | None = None,
+    gpu: str | None = None,
 ) -> Explanation:
     """Explains an engine.
 
@@ -65,6 +66,7 @@ def explain_engine(
         runs_here: whether this machine can run the engine.
         measure: times runs on inputs; None where nothing is to be timed.
         precision: another one whose worth is to be told.
+        gpu: name of the GPU that runs the engine; None for a CPU.
 
     Raises:
         BadOption: a size is of no dim.
@@ -89,7 +91,10 @@ def explain_engine(
     footprint = footprint_bytes(subject, known)
     floors = None
     if board is not None or runs_here:
-        floors = device_floors(board, str(parts.info.get("cpu", "")), threads, footprint)
+        known_board = board if board is not None or gpu is None else _board_of(gpu, warnings)
+        if gpu is None or known_board is not None:
+            cpu = str(parts.info.get("cpu", ""))
+            floors = device_floors(known_board, cpu, threads, footprint)
     return explain(
         subject,
         sizes=known,
@@ -126,6 +131,15 @@ def device_floors(board: str | None, cpu: str, threads: int, footprint: float) -
     if board is not None:
         return board_floors(find_board(check.text("board", board)), footprint)
     return cpu_floors(cpu, threads, footprint)
+
+
+def _board_of(gpu: str, warnings: list[str]) -> str | None:
+    """The name in the tables of a GPU that runs here."""
+    try:
+        return find_board(gpu).name
+    except BadTarget:
+        warnings.append(f"no roofs are known of {gpu}: --on BOARD takes those of another GPU")
+        return None
 
 
 def _measured_on_examples(

@@ -1,0 +1,153 @@
+"""The launches of a plan as one graph, for buffers that lie where they lie.
+
+Input -> Output: a plan's steps, an address for each buffer -> ``Graph``, launched as one.
+Guarantees: when buffers lie elsewhere, only the launches that touch them are changed.
+Not here: whose memory the buffers are (context, memory).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright.runtime.cuda.driver import bindings, check
+from tilewright.runtime.cuda.modules import Modules
+from tilewright.runtime.cuda.plan import Step
+
+Addresses = Mapping[str, int]
+
+
+class Launcher:
+    """Enqueues single launches.
+
+    Args:
+        status: address of the word that tells of indices out of range.
+    """
+
+    def __init__(self, modules: Modules, status: int) -> None:
+        self.modules, self._status = modules, status
+
+    def load(self, steps: Sequence[Step]) -> None:
+        """Loads the code of all steps: none can be loaded while launches are captured."""
+        for step in steps:
+            self._function(step)
+
+    def launch(self, step: Step, addresses: Addresses, stream: Any) -> None:
+        """Enqueues one kernel."""
+        check(
+            bindings().cuLaunchKernelEx(
+                self._config(step, stream),
+                self._function(step),
+                self._arguments(step, addresses),
+                0,
+            ),
+            f"launching {step.text}",
+        )
+
+    def update(self, graph: Any, node: Any, step: Step, addresses: Addresses) -> None:
+        """Has a launch of a graph use other buffers."""
+        params = bindings().CUDA_KERNEL_NODE_PARAMS()
+        params.func = self._function(step)
+        params.gridDimX, params.gridDimY, params.gridDimZ = step.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = step.launch.threads, 1, 1
+        params.sharedMemBytes = step.launch.shared_bytes
+        params.kernelParams = self._arguments(step, addresses)
+        check(
+            bindings().cuGraphExecKernelNodeSetParams(graph, node, params),
+            f"changing the buffers of {step.text}",
+        )
+
+    def _function(self, step: Step) -> Any:
+        launch = step.launch
+        return self.modules.function(step.call.kernel, launch.symbol, launch.shared_bytes)
+
+    def _arguments(self, step: Step, addresses: Addresses) -> Any:
+        values = (
+            *(addresses[name] for name in step.buffers),
+            *step.dims,
+            step.step,
+            self._status,
+            step.number,
+        )
+        kinds = (
+            *([ctypes.c_void_p] * len(step.buffers)),
+            *([ctypes.c_longlong] * (len(step.dims) + 1)),
+            ctypes.c_void_p,
+            ctypes.c_int,
+        )
+        return values, kinds
+
+    def _config(self, step: Step, stream: Any) -> Any:
+        driver = bindings()
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = step.launch.threads, 1, 1
+        config.sharedMemBytes = step.launch.shared_bytes
+        config.hStream = stream
+        if self.modules.overlap:
+            attribute = driver.CUlaunchAttribute()
+            kinds = driver.CUlaunchAttributeID
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        return config
+
+
+class Graph:
+    """Steps that are launched as one.
+
+    Args:
+        steps: in order.
+        stream: a stream that captures them; it must be idle.
+    """
+
+    def __init__(
+        self, launcher: Launcher, steps: Sequence[Step], addresses: Addresses, stream: Any
+    ) -> None:
+        self._launcher, self._steps = launcher, steps
+        self._nodes: list[Any] = []
+        launcher.load(steps)
+
+        def enqueue() -> None:
+            for step in steps:
+                launcher.launch(step, addresses, stream)
+                self._nodes.append(last_node(stream))
+
+        self._graph = capture(stream, enqueue)
+        self.launchable = check(
+            bindings().cuGraphInstantiate(self._graph, 0), "making a graph of the kernels"
+        )
+        self._bound = dict(addresses)
+
+    def launch(self, stream: Any) -> None:
+        """Enqueues all of them."""
+        check(bindings().cuGraphLaunch(self.launchable, stream), "launching the kernels")
+
+    def rebind(self, addresses: Addresses) -> None:
+        """Has it use other buffers; its earlier launches may still be running."""
+        moved = {name for name, address in addresses.items() if self._bound.get(name) != address}
+        for step, node in zip(self._steps, self._nodes, strict=True):
+            if not moved.isdisjoint(step.buffers):
+                self._launcher.update(self.launchable, node, step, addresses)
+        self._bound = dict(addresses)
+
+    def close(self) -> None:
+        """Drops it; it must not be running."""
+        bindings().cuGraphExecDestroy(self.launchable)
+        bindings().cuGraphDestroy(self._graph)
+
+
+def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
+    """What is enqueued, as a graph that is not launchable yet."""
+    driver = bindings()
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    check(driver.cuStreamBeginCapture(stream, mode), "capturing the kernels")
+    enqueue()
+    return check(driver.cuStreamEndCapture(stream), "capturing the kernels")
+
+
+def last_node(stream: Any) -> Any:
+    """What was captured last."""
+    _, _, _, last, *_ = check(bindings().cuStreamGetCaptureInfo(stream), "capturing the kernels")
+    return last[0]
