@@ -9,7 +9,7 @@ Not here: compiling (compiler), the file format (runtime.engine_file).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
@@ -241,6 +241,40 @@ class Engine:
         executor = self._on_gpu()
         values, _ = self._feeds.check(by_name(feeds, {}, self.inputs))
         return {name: executor.to_device(array, name) for name, array in values.items()}
+
+    def stream(self, batches: Iterable[Mapping[str, Any]], /) -> Iterator[dict[str, Any]]:
+        """``run`` of many inputs, in order; on a GPU copies and kernels overlap.
+
+        Args:
+            batches: inputs by name, of the host. A batch must not be changed before its results
+                are there; those that ``pinned`` made are copied without a detour. They are taken
+                a few ahead of the results.
+
+        Raises:
+            UserError: see ``run``, when its batch is reached.
+        """
+        from tilewright.runtime.cuda.pipeline import can_stream, stream_batches
+
+        program = self._parts.program
+        if not (self._is_for_gpu and self.runs_here and can_stream(program)):
+            yield from (self.run(feeds) for feeds in batches)
+            return
+        checked = (self._feeds.check(by_name(feeds, {}, self.inputs)) for feeds in batches)
+        for found in stream_batches(self._on_gpu(), program, checked):
+            yield {spec.name: array for spec, array in zip(program.outputs, found, strict=True)}
+
+    def pinned(self, feeds: Mapping[str, Any], /) -> dict[str, Any]:
+        """Copies of inputs in memory of the host that the GPU copies from at full speed.
+
+        Raises:
+            BadTarget: the engine is for CPUs.
+            UserError: see ``run``.
+        """
+        from tilewright.runtime.cuda.memory import pinned_copy
+
+        self._on_gpu().device.use()
+        values, _ = self._feeds.check(by_name(feeds, {}, self.inputs))
+        return {name: pinned_copy(array) for name, array in values.items()}
 
     def _on_gpu(self) -> CudaExecutor:
         executor = self._runnable()

@@ -5,7 +5,8 @@ Input -> Output: operations in the order in which the host enqueues them -> the 
     them
 Method: happens-before by vector clocks. Operations of one stream run in order; ``Wait`` orders what
 follows on its stream behind everything that was enqueued on the other before ``Record``; ``Sync``
-has the host wait. Two operations race when neither happens before the other and one writes bytes
+has the host wait. Work on the stream ``HOST`` is the host's own: everything that it enqueues later
+comes after it. Two operations race when neither happens before the other and one writes bytes
 that the other touches.
 Guarantees: complete for the operations given: no race is missed, none is reported that an order
 excludes.
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.core.errors import BadOption, InternalError
+
+HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +68,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """The host waits for a stream, or for all of them."""
+    """The host waits for an event, for a stream, or for all of them."""
 
     stream: str | None = None
+    event: str | None = None
 
 
 Operation = Work | Record | Wait | Sync
@@ -113,7 +117,7 @@ def find_races(operations: Iterable[Operation]) -> list[Race]:
             case Wait():
                 clocks.wait(operation.event, operation.stream)
             case Sync():
-                clocks.sync(operation.stream)
+                clocks.sync(operation)
     return races
 
 
@@ -134,6 +138,8 @@ class _Clocks:
 
     def _of(self, stream: str) -> dict[str, int]:
         """A stream's clock; what the host waited for happens before everything it enqueues."""
+        if stream == HOST:
+            return self.host
         clock = self.streams.setdefault(stream, {})
         _join(clock, self.host)
         return clock
@@ -154,8 +160,11 @@ class _Clocks:
             )
         _join(self._of(stream), self.events[event])
 
-    def sync(self, stream: str | None) -> None:
-        for name in [stream] if stream is not None else list(self.streams):
+    def sync(self, one: Sync) -> None:
+        if one.event is not None:
+            self.wait(one.event, HOST)
+            return
+        for name in [one.stream] if one.stream is not None else list(self.streams):
             _join(self.host, self._of(name))
 
 

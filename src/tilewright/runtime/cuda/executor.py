@@ -113,7 +113,20 @@ class CudaExecutor(Executor):
 
     def give_back(self, launched: Launched) -> None:
         """Lets other runs use the context of a launch that was recorded."""
-        self._release([launched.context])
+        self.release_contexts([launched.context])
+
+    def sizes_of(
+        self, program: Program, values: dict[str, Any], symbols: dict[str, int]
+    ) -> tuple[Segment, dict[str, int]]:
+        """The one segment of a program that ``can_stream``, and all sizes of a run."""
+        run = CudaRun(values, symbols)
+        found: list[Segment] = []
+        for step in program.steps:
+            if isinstance(step, Segment):
+                found.append(step)
+            else:
+                self._host_step(step, run)
+        return found[0], run.symbols
 
     def make_plan(self, segment: Segment, sizes: Mapping[str, int]) -> CudaPlan:
         """A plan for new sizes."""
@@ -165,7 +178,7 @@ class CudaExecutor(Executor):
         if run.pinned or any(context.plan.can_fail for context in run.contexts):
             self._settle(run)
         else:
-            self._release(run.contexts)
+            self.release_contexts(run.contexts)
         return found
 
     def adopt(self, feeds: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
@@ -242,7 +255,8 @@ class CudaExecutor(Executor):
             context.close()
         self.blocks.free_idle()
 
-    def _release(self, contexts: list[CudaContext]) -> None:
+    def release_contexts(self, contexts: list[CudaContext]) -> None:
+        """Gives contexts back, which empties the list."""
         with self._guard:
             self._idle.extend(contexts)
             over = len(self._idle) - MAX_CONTEXTS
@@ -298,7 +312,7 @@ class CudaExecutor(Executor):
             context.used_on = None
         if keep:
             run.contexts.clear()
-        self._release(run.contexts)
+        self.release_contexts(run.contexts)
         for pinned in run.pinned:
             self.pinned.give_back(pinned)
         run.pinned.clear()

@@ -9,6 +9,7 @@ Not here: what lies in a block (arrays), the arena of a run (context).
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections import deque
 from typing import Any
 
@@ -135,7 +136,7 @@ class Pinned:
 
     def close(self) -> None:
         """Frees it."""
-        bindings().cuMemFreeHost(self.address)
+        _free_pinned(self.address)
 
 
 class PinnedPool:
@@ -168,6 +169,23 @@ class PinnedPool:
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
+
+
+def pinned_copy(array: Array) -> Array:
+    """The same array in pinned memory, which is freed with it.
+
+    Raises:
+        OutOfMemory: the system refuses it.
+    """
+    pinned = Pinned(array.nbytes)
+    weakref.finalize(pinned.bytes, _free_pinned, pinned.address)
+    copy: Array = pinned.bytes[: array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _free_pinned(address: int) -> None:
+    bindings().cuMemFreeHost(address)
 
 
 def size_class(num_bytes: int) -> int:

@@ -43,7 +43,10 @@ class FakeDriver:
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
         self.CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
-        self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
+        self.CUpointer_attribute = SimpleNamespace(
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9, CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2
+        )
+        self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1)
         self.CUlaunchAttributeID = SimpleNamespace(
             CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6
         )
@@ -118,7 +121,9 @@ class FakeDriver:
     def cuMemcpyDtoDAsync(self, *args: int) -> tuple[int]:
         return self._copy("cuMemcpyDtoDAsync", *args[:3])
 
-    def cuPointerGetAttribute(self, *_: Any) -> tuple[int, int]:
+    def cuPointerGetAttribute(self, which: int, address: int) -> tuple[int, int]:
+        if which == self.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return (0, 1) if address in self._sizes else (1, 0)
         return 0, 0
 
     # --- code, streams and graphs -----------------------------------------------------------------
@@ -181,6 +186,14 @@ class FakeDriver:
         symbol, values = node
         self.status = self.fails.get(symbol, self.status)
         self.kernels[symbol](*values)
+
+    def cuEventSynchronize(self, _: Any) -> tuple[int]:
+        self.calls.append("cuEventSynchronize")
+        return (self.status,)
+
+    def cuMemFreeHost(self, address: int) -> tuple[int]:
+        del self._sizes[address], self._memory[address]
+        return (0,)
 
     def cuGetErrorName(self, status: Any) -> tuple[int, bytes]:
         return 0, f"ERROR_{int(status)}".encode()
