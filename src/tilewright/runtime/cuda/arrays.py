@@ -10,15 +10,32 @@ Not here: copies from and to the host (transfers), whose memory it is (memory).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.errors import ShapeMismatch
+from tilewright.core.errors import OutOfRange, ShapeMismatch
 from tilewright.runtime.cuda import dlpack
 from tilewright.runtime.cuda.driver import Device, bindings, check
-from tilewright.runtime.cuda.memory import LEGACY, UNKNOWN, Block, order
+from tilewright.runtime.cuda.memory import LEGACY, UNKNOWN, Block, Word, order
+from tilewright.runtime.program import Segment
+from tilewright.runtime.segment import out_of_range
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Where the kernels of a segment report an index out of range; ``owner`` keeps the word."""
+
+    word: Word
+    segment: Segment
+    owner: Block
+
+    def failure(self) -> OutOfRange | None:
+        """What they report, once they have ended."""
+        failed = self.word.value
+        return out_of_range(self.segment.calls[failed - 1]) if failed else None
 
 
 class DeviceArray:
@@ -30,9 +47,10 @@ class DeviceArray:
         device: the GPU.
         stream: handle of the stream on which its contents become ready; None when they are.
         owner: what keeps the memory.
+        guards: reports to look at before the contents are believed, once they are ready.
     """
 
-    __slots__ = ("address", "device", "dtype", "owner", "shape", "stream")
+    __slots__ = ("address", "device", "dtype", "guards", "owner", "shape", "stream")
 
     def __init__(
         self,
@@ -45,6 +63,7 @@ class DeviceArray:
     ) -> None:
         self.address, self.shape, self.dtype = address, shape, dtype
         self.device, self.stream, self.owner = device, stream, owner
+        self.guards: tuple[Guard, ...] = ()
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.dtype}{list(self.shape)} on GPU {self.device.ordinal})"
@@ -66,18 +85,26 @@ class DeviceArray:
 
     def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
         """The same elements under another shape."""
-        return DeviceArray(self.address, shape, self.dtype, self.device, self.stream, self.owner)
+        found = DeviceArray(self.address, shape, self.dtype, self.device, self.stream, self.owner)
+        found.guards = self.guards
+        return found
 
     def wait(self) -> None:
         """Returns when the contents are ready.
 
         Raises:
             DeviceFault: what should have made them failed.
+            OutOfRange: so did an index that it read.
         """
         if self.stream is not None:
             self.device.use()
             check(bindings().cuStreamSynchronize(self.stream), "waiting for a result")
             self.stream = None
+        for guard in self.guards:
+            failure = guard.failure()
+            if failure is not None:
+                raise failure
+        self.guards = ()
 
     def numpy(self) -> npt.NDArray[Any]:
         """A copy on the host."""
@@ -131,6 +158,8 @@ class DeviceArray:
 
     def _lend(self, reader: int) -> None:
         """Orders a reader behind what makes the contents, and the next writer behind the reader."""
+        if self.guards:
+            self.wait()
         if self.stream is not None and reader != UNKNOWN:
             self.device.use()
             order(self.stream, reader)

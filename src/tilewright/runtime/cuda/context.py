@@ -9,27 +9,24 @@ Not here: memory of inputs and outputs (memory), copies (executor).
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.core.errors import DeviceFault, OutOfRange
-from tilewright.runtime.cuda.driver import Device, bindings, check, error_text, pin
-from tilewright.runtime.cuda.graph import Graph, Launcher
+from tilewright.core.errors import DeviceFault
+from tilewright.runtime.cuda.driver import Device, bindings, check, error_text
+from tilewright.runtime.cuda.graph import STATUS, Graph, Launcher
 from tilewright.runtime.cuda.memory import order
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import CudaPlan
-from tilewright.runtime.segment import out_of_range
 
 _MAX_GRAPHS = 4  # of one plan: results of the last runs may still be in use
-_STATUS_BYTES = 4
 ONE_BY_ONE = "CUDA_LAUNCH_BLOCKING"  # CUDA's own name for it
 
 
 class CudaContext:
-    """The arena, the status word and the graphs.
+    """The arena and the graphs.
 
     Attributes:
         used_on: the stream of the last run, where it may not have ended; else None.
@@ -45,14 +42,11 @@ class CudaContext:
         self._memory = device.allocate(plan.arena_bytes, "the memory plan of a run")
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.own_stream = check(driver.cuStreamCreate(flags), "making a stream")
-        # Kernels write the number of a failing call straight into this word of the host.
-        self._status_address = pin(_STATUS_BYTES)
-        self._status = ctypes.c_int32.from_address(self._status_address)
-        self._status.value = 0
-        self.launcher = Launcher(modules, self._status_address)
-        self._fixed = dict(constants)
+        self.launcher = Launcher(modules)
+        self._fixed = {**constants, STATUS: 0}
         self._fixed.update((name, self._memory + at) for name, at in plan.offsets.items())
-        self._names = tuple(spec.name for spec in (*plan.inputs, *plan.segment.outputs))
+        names = [spec.name for spec in (*plan.inputs, *plan.segment.outputs)]
+        self._names = (*names, STATUS) if plan.can_fail else tuple(names)
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self.used_on: int | None = None
         self._one_by_one = os.environ.get(ONE_BY_ONE) == "1"
@@ -64,7 +58,6 @@ class CudaContext:
         for graph in self._graphs.values():
             graph.close()
         driver.cuMemFree(self._memory)
-        driver.cuMemFreeHost(self._status_address)
         driver.cuStreamDestroy(self.own_stream)
 
     def use_on(self, stream: int) -> None:
@@ -77,7 +70,8 @@ class CudaContext:
         """Where every buffer of the steps lies.
 
         Args:
-            buffers: addresses of the inputs, then of the outputs.
+            buffers: addresses of the inputs, of the outputs, and, where kernels check indices, of
+                the word that they report in.
         """
         return {**self._fixed, **dict(zip(self._names, buffers, strict=True))}
 
@@ -119,11 +113,6 @@ class CudaContext:
                     f"{' + '.join(step.call.sources)}; {self._shapes()}",
                     remedy="start the process again, and please report it",
                 )
-
-    def failure(self) -> OutOfRange | None:
-        """What the kernels report, once they have ended; asked for once."""
-        failed, self._status.value = self._status.value, 0
-        return out_of_range(self.plan.segment.calls[failed - 1]) if failed else None
 
     def fault(self, status: Any) -> DeviceFault:
         """The error for a run that the driver gave up."""

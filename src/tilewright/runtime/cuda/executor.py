@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core.errors import DeviceFault, OutOfMemory
-from tilewright.runtime.cuda.arrays import DeviceArray, adopt
+from tilewright.runtime.cuda.arrays import DeviceArray, Guard, adopt
 from tilewright.runtime.cuda.context import CudaContext
 from tilewright.runtime.cuda.driver import Device, bindings, check
 from tilewright.runtime.cuda.memory import LEGACY, Block, BlockPool, Pinned, PinnedPool, order
@@ -60,12 +60,14 @@ class CudaRun(Run):
         is_busy: whether something was enqueued that nobody has waited for.
         contexts: what its segments use until they have ended.
         pinned: memory that copies may still be reading.
+        guards: reports that nobody has looked at.
     """
 
     stream: int = LEGACY
     is_busy: bool = False
     contexts: list[CudaContext] = field(default_factory=list)
     pinned: list[Pinned] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
 
 
 class CudaExecutor(Executor):
@@ -175,10 +177,13 @@ class CudaExecutor(Executor):
         except BaseException:
             self._settle(run)
             raise
-        if run.pinned or any(context.plan.can_fail for context in run.contexts):
+        if run.pinned:
             self._settle(run)
-        else:
-            self.release_contexts(run.contexts)
+            return found
+        self.release_contexts(run.contexts)
+        if run.guards:
+            for array in found:
+                array.guards = tuple(run.guards)
         return found
 
     def adopt(self, feeds: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
@@ -307,7 +312,8 @@ class CudaExecutor(Executor):
             if run.contexts:
                 raise run.contexts[-1].fault(status)
             check((status,), "copying")
-        failures = [context.failure() for context in run.contexts if context.plan.can_fail]
+        failures = [guard.failure() for guard in run.guards]
+        run.guards.clear()
         for context in run.contexts:
             context.used_on = None
         if keep:
@@ -337,6 +343,10 @@ class CudaExecutor(Executor):
             run.values[name] = array
             arrays.append(array)
         buffers = tuple([array.address for array in arrays])
+        if plan.can_fail:
+            word = block.report(stream)
+            run.guards.append(Guard(word, segment, block))
+            buffers += (word.address,)
         context.launch(buffers, stream)
         if self._record is not None:
             known = next((one for one in self._record if one.context.plan is plan), None)
@@ -362,6 +372,7 @@ class CudaExecutor(Executor):
             array = self._copy_in(run, spec)
             run.values[spec.name] = array
             return array
+        run.guards += array.guards
         if array.stream is not None and array.stream != run.stream:
             order(array.stream, run.stream)
         if array.address % _VECTOR_BYTES and array.nbytes:

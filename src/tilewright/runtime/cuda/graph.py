@@ -16,17 +16,14 @@ from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import Step
 
 Addresses = Mapping[str, int]
+STATUS = ""  # the name of the word that kernels report in; no buffer has it
 
 
 class Launcher:
-    """Enqueues single launches.
+    """Enqueues single launches."""
 
-    Args:
-        status: address of the word that tells of indices out of range.
-    """
-
-    def __init__(self, modules: Modules, status: int) -> None:
-        self.modules, self._status = modules, status
+    def __init__(self, modules: Modules) -> None:
+        self.modules = modules
 
     def load(self, steps: Sequence[Step]) -> None:
         """Loads the code of all steps: none can be loaded while launches are captured."""
@@ -67,7 +64,7 @@ class Launcher:
             *(addresses[name] for name in step.buffers),
             *step.dims,
             step.step,
-            self._status,
+            addresses[STATUS],
             step.number,
         )
         kinds = (
@@ -128,7 +125,7 @@ class Graph:
         """Has it use other buffers; its earlier launches may still be running."""
         moved = {name for name, address in addresses.items() if self._bound.get(name) != address}
         for step, node in zip(self._steps, self._nodes, strict=True):
-            if not moved.isdisjoint(step.buffers):
+            if STATUS in moved or not moved.isdisjoint(step.buffers):
                 self._launcher.update(self.launchable, node, step, addresses)
         self._bound = dict(addresses)
 

@@ -21,6 +21,7 @@ from tilewright.runtime.cuda.driver import Device, bindings, check, pin
 
 _MAX_IDLE = 8  # of one size
 _SMALLEST = 512
+_WORD_BYTES = 4
 LEGACY = 1  # the handle of the default stream, which other streams of its kind wait for
 UNKNOWN = -1  # a reader whose stream nobody told
 
@@ -45,17 +46,51 @@ class Block:
     Attributes:
         stream: where it was last used; None when that has ended.
         readers: streams of others that may still read it.
+        word: where the kernels that fill it report, which goes with it; made by ``report``.
     """
 
-    __slots__ = ("address", "num_bytes", "pool", "readers", "stream")
+    __slots__ = ("address", "num_bytes", "pool", "readers", "stream", "word")
 
-    def __init__(self, pool: BlockPool, address: int, num_bytes: int) -> None:
+    def __init__(
+        self, pool: BlockPool, address: int, num_bytes: int, stream: int | None, word: Word | None
+    ) -> None:
         self.pool, self.address, self.num_bytes = pool, address, num_bytes
-        self.stream: int | None = None
+        self.stream, self.word = stream, word
         self.readers: set[int] = set()
 
     def __del__(self) -> None:
-        self.pool.give_back(self.address, self.num_bytes, self.stream, self.readers)
+        kept = (self.address, self.stream, self.readers, self.word)
+        self.pool.give_back(self.num_bytes, kept)
+
+    def report(self, stream: int) -> Word:
+        """The word, cleared on a stream."""
+        if self.word is None:
+            self.word = Word()
+        check(bindings().cuMemsetD32Async(self.word.address, 0, 1, stream), "clearing the status")
+        return self.word
+
+
+class Word:
+    """A word of the host that kernels write a number into where they fail."""
+
+    __slots__ = ("_cell", "address")
+
+    def __init__(self) -> None:
+        self.address = pin(_WORD_BYTES)
+        self._cell = ctypes.c_int32.from_address(self.address)
+        self._cell.value = 0
+
+    @property
+    def value(self) -> int:
+        """The number, when the kernels have ended; 0 where all went well."""
+        return self._cell.value
+
+    def close(self) -> None:
+        """Frees it."""
+        _free_pinned(self.address)
+
+
+Kept = tuple[int, int | None, set[int], Word | None]  # address, stream, readers, word
 
 
 class BlockPool:
@@ -65,14 +100,14 @@ class BlockPool:
         self._device = device
         # Blocks return whenever Python drops them, also inside of these methods: so there is no
         # lock, and a deque's own operations, which are whole, do everything.
-        self._idle: dict[int, deque[tuple[int, int | None, set[int]]]] = {}
+        self._idle: dict[int, deque[Kept]] = {}
         self._closed = False
 
-    def take(self, num_bytes: int, stream: int | None, purpose: str) -> Block:
+    def take(self, num_bytes: int, stream: int | None, name: str) -> Block:
         """A block of at least so many bytes, for use on a stream; see ``take_size``."""
-        return self.take_size(size_class(num_bytes), stream, purpose)
+        return self.take_size(size_class(num_bytes), stream, name)
 
-    def take_size(self, size: int, stream: int | None, purpose: str) -> Block:
+    def take_size(self, size: int, stream: int | None, name: str) -> Block:
         """A block of a size class, for use on a stream.
 
         Raises:
@@ -80,42 +115,43 @@ class BlockPool:
         """
         idle = self._idle.get(size)
         try:
-            address, used_on, readers = idle.pop() if idle else self._new(size, purpose)
+            kept = idle.pop() if idle else self._new(size, name)
         except IndexError:  # another thread was quicker
-            address, used_on, readers = self._new(size, purpose)
+            kept = self._new(size, name)
+        address, used_on, readers, word = kept
         if readers:
             self._wait(readers, stream)
         if used_on is not None and used_on != stream:
             self._wait({used_on}, stream)
-        block = Block(self, address, size)
-        block.stream = stream
-        return block
+        return Block(self, address, size, stream, word)
 
-    def give_back(self, address: int, size: int, stream: int | None, readers: set[int]) -> None:
+    def give_back(self, size: int, kept: Kept) -> None:
         """Keeps a block that nothing refers to any more, or frees it."""
         idle = self._idle.setdefault(size, deque())
         if self._closed or len(idle) >= _MAX_IDLE:
-            bindings().cuMemFree(address)  # waits for what still uses it
+            _free(kept)
         else:
-            idle.append((address, stream, readers))
+            idle.append(kept)
 
     def free_idle(self) -> None:
         """Frees what nobody uses."""
         for idle in list(self._idle.values()):
             while idle:
-                bindings().cuMemFree(idle.pop()[0])
+                _free(idle.pop())
 
     def close(self) -> None:
         """Frees idle blocks now, and others when they return."""
         self._closed = True
         self.free_idle()
 
-    def _new(self, size: int, purpose: str) -> tuple[int, int | None, set[int]]:
+    def _new(self, size: int, name: str) -> Kept:
+        purpose = f"the value {name}"
         try:
-            return self._device.allocate(size, purpose), None, set()
+            address = self._device.allocate(size, purpose)
         except OutOfMemory:
             self.free_idle()
-            return self._device.allocate(size, purpose), None, set()
+            address = self._device.allocate(size, purpose)
+        return address, None, set(), None
 
     def _wait(self, streams: set[int], stream: int | None) -> None:
         if stream is None or UNKNOWN in streams:
@@ -123,6 +159,12 @@ class BlockPool:
             return
         for used_on in streams:
             order(used_on, stream)
+
+
+def _free(kept: Kept) -> None:
+    bindings().cuMemFree(kept[0])  # waits for what still uses it
+    if kept[3] is not None:
+        kept[3].close()
 
 
 class Pinned:

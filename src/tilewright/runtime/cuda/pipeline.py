@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.core.errors import InternalError
-from tilewright.runtime.cuda.context import CudaContext
+from tilewright.runtime.cuda.arrays import Guard
 from tilewright.runtime.cuda.driver import bindings, check
 from tilewright.runtime.cuda.executor import CudaExecutor
 from tilewright.runtime.cuda.memory import Block, Pinned
@@ -78,7 +78,6 @@ def collection(number: int, slots: int = SLOTS) -> list[Operation]:
 class _Slot:
     """The memory of one batch in flight."""
 
-    context: CudaContext
     staged: list[Pinned]
     results: list[Pinned]
     inputs: list[Block]
@@ -87,7 +86,7 @@ class _Slot:
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """For the launch."""
+        """For the launch, without the word for reports."""
         return tuple(block.address for block in (*self.inputs, *self.outputs))
 
 
@@ -96,9 +95,7 @@ def can_stream(program: Program) -> bool:
     segments = [step for step in program.steps if isinstance(step, Segment)]
     others = [step for step in program.steps if not isinstance(step, Segment | Bind)]
     made = {spec.name for segment in segments for spec in segment.outputs}
-    return (
-        len(segments) == 1 and not others and all(spec.name in made for spec in program.outputs)
-    )
+    return len(segments) == 1 and not others and all(spec.name in made for spec in program.outputs)
 
 
 def stream_batches(
@@ -162,21 +159,18 @@ class Pipeline:
             for name in _STREAMS
             for slot in range(SLOTS)
         }
-        # The word that tells of an index out of range has to be of one batch.
-        count = SLOTS if plan.can_fail else 1
-        self._contexts = [executor.take_context(plan) for _ in range(count)]
-        self._slots = [self._slot(self._contexts[slot % count]) for slot in range(SLOTS)]
+        self._context = executor.take_context(plan)
+        self._context.use_on(self._streams["run"])
+        self._slots = [self._slot() for _ in range(SLOTS)]
         self._pending: deque[int] = deque()
         self._number = 0
         self._collected: list[Array] | None = None
 
-    def _slot(self, context: CudaContext) -> _Slot:
+    def _slot(self) -> _Slot:
         executor, stream = self._executor, self._streams["in"]
-        context.use_on(self._streams["run"])
         sizes = [self.plan.size_bytes(spec) for spec in self.plan.inputs]
         made = [size for _, _, _, size in self.plan.outputs]
         return _Slot(
-            context=context,
             staged=[executor.pinned.take(size) for size in sizes],
             results=[executor.pinned.take(size) for size in made],
             inputs=[executor.blocks.take(size, stream, "an input") for size in sizes],
@@ -207,9 +201,8 @@ class Pipeline:
         driver = bindings()
         for stream in self._streams.values():
             driver.cuStreamSynchronize(stream)
-        for context in self._contexts:
-            context.used_on = None
-        self._executor.release_contexts(self._contexts)
+        self._context.used_on = None
+        self._executor.release_contexts([self._context])
         for slot in self._slots:
             for block in (*slot.inputs, *slot.outputs):
                 block.stream = None
@@ -229,7 +222,7 @@ class Pipeline:
         work: dict[str, Callable[[], None]] = {
             "stage": partial(self._stage, slot, values),
             "copy in": partial(self._copy_in, slot),
-            "run": lambda: slot.context.launch(slot.buffers, self._streams["run"]),
+            "run": partial(self._run, slot),
             "copy out": partial(self._copy_out, slot),
             "collect": partial(self._collect, slot),
         }
@@ -247,7 +240,7 @@ class Pipeline:
                 case Sync(event=str(name)):
                     (status,) = driver.cuEventSynchronize(self._events[name])
                     if int(status):
-                        raise slot.context.fault(status)
+                        raise self._context.fault(status)
                 case _:
                     raise InternalError(f"no operation of a pipeline: {one}")
 
@@ -269,11 +262,15 @@ class Pipeline:
         for (address, size), block in zip(slot.sources, slot.inputs, strict=True):
             if size:
                 check(
-                    bindings().cuMemcpyHtoDAsync(
-                        block.address, address, size, self._streams["in"]
-                    ),
+                    bindings().cuMemcpyHtoDAsync(block.address, address, size, self._streams["in"]),
                     "copying an input to the GPU",
                 )
+
+    def _run(self, slot: _Slot) -> None:
+        buffers, stream = slot.buffers, self._streams["run"]
+        if self.plan.can_fail:
+            buffers += (slot.outputs[-1].report(stream).address,)
+        self._context.launch(buffers, stream)
 
     def _copy_out(self, slot: _Slot) -> None:
         for (_, shape, dtype, _), block, pinned in zip(
@@ -289,9 +286,11 @@ class Pipeline:
                 )
 
     def _collect(self, slot: _Slot) -> None:
-        failure = slot.context.failure() if self.plan.can_fail else None
-        if failure is not None:
-            raise failure
+        word = slot.outputs[-1].word
+        if self.plan.can_fail and word is not None:
+            failure = Guard(word, self.plan.segment, slot.outputs[-1]).failure()
+            if failure is not None:
+                raise failure
         found: list[Array] = []
         parts: list[tuple[Array, Array]] = []
         for (_, shape, dtype, _), pinned in zip(self.plan.outputs, slot.results, strict=True):

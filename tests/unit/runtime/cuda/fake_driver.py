@@ -121,6 +121,10 @@ class FakeDriver:
     def cuMemcpyDtoDAsync(self, *args: int) -> tuple[int]:
         return self._copy("cuMemcpyDtoDAsync", *args[:3])
 
+    def cuMemsetD32Async(self, address: int, value: int, count: int, _: Any) -> tuple[int]:
+        ctypes.memmove(address, value.to_bytes(4, "little") * count, 4 * count)
+        return (0,)
+
     def cuPointerGetAttribute(self, which: int, address: int) -> tuple[int, int]:
         if which == self.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             return (0, 1) if address in self._sizes else (1, 0)

@@ -49,7 +49,7 @@ def _add(a: int, w: int, out: int, n: int, *_: int) -> None:
 
 def _double(a: int, out: int, n: int, _: int, status: int, number: int) -> None:
     floats(out, n)[:] = 2 * floats(a, n)
-    if n and floats(a, n)[0] < 0:
+    if status and floats(a, n)[0] < 0:
         ctypes.c_int32.from_address(status).value = number + 1
 
 
@@ -286,12 +286,28 @@ def test_an_index_out_of_range_is_reported_once_whatever_the_stream() -> None:
     engine = _engine(checked=True)
     for stream in (None, OWN):
         with pytest.raises(OutOfRange) as caught:
-            engine.run_on_device({"x": _x(-5)}, stream=stream)
+            engine.run_on_device({"x": _x(-5)}, stream=stream)["y"].numpy()
         assert caught.value.node == "node_double"
         assert engine.run_on_device({"x": _x(1)}, stream=stream)["y"].numpy() == 4
     with pytest.raises(OutOfRange):
         engine.run({"x": _x(-5)})
     assert engine.run({"x": _x(1)})["y"] == 4
+
+
+def test_on_a_stream_whoever_reads_a_result_learns_that_it_failed(fake: FakeDriver) -> None:
+    engine = _engine(checked=True)
+    bad, good = (engine.to_device({"x": _x(value)}) for value in (-5, 1))
+    fake.calls.clear()
+    failed = engine.run_on_device(bad, stream=OWN)
+    fine = engine.run_on_device(good, stream=OWN)
+    later = engine.run_on_device({"x": failed["y"]}, stream=OWN)
+    assert fake.count("cuStreamSynchronize") <= 1  # the weights'
+    assert fine["y"].numpy() == 4
+    for array in (failed["y"], later["z"]):
+        with pytest.raises(OutOfRange):
+            array.numpy()
+        with pytest.raises(OutOfRange):
+            array.__dlpack__(stream=1)
 
 
 def test_a_fault_names_kernels_and_shapes(
