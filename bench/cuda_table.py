@@ -160,7 +160,8 @@ class Contest:
         self.facts = {
             "kernels": engine.summary["kernels"],
             "errors": {
-                name: max(map(_error, got, expected, strict=True)) for name, got in outputs.items()
+                name: max(_error(*pair) for pair in zip(got, expected, strict=True))
+                for name, got in outputs.items()
             },
         }
         self.facts["is_right"] = self.facts["errors"]["ours"] <= TOLERANCE[args["precision"]]

@@ -155,7 +155,7 @@ def test_a_device_fault_names_the_kernel(tmp_path: Path, engine: Engine) -> None
         "try:\n    engine.run_on_device(there)\n"
         "except tilewright.UserError as error:\n    print(type(error).__name__, error)\n"
     )
-    for blocking, expected in (("0", "one of the kernels"), ("1", "which computes")):
+    for blocking, expected in (("0", "one of the kernels"), ("1", "it computes")):
         found = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,

@@ -105,14 +105,15 @@ class CudaContext:
     def _launch_one_by_one(self, addresses: Mapping[str, int], stream: Any) -> None:
         """Slowly, so that a failing kernel can be named."""
         for step in self.plan.steps:
-            self.launcher.launch(step, addresses, stream)
-            (status,) = bindings().cuStreamSynchronize(stream)
-            if int(status):
+            try:
+                self.launcher.launch(step, addresses, stream)
+                check(bindings().cuStreamSynchronize(stream), f"running {step.text}")
+            except DeviceFault as error:
                 raise DeviceFault(
-                    f"{error_text(status)} in {step.text}, which computes "
-                    f"{' + '.join(step.call.sources)}; {self._shapes()}",
+                    f"{error.message}; it computes {' + '.join(step.call.sources)}; "
+                    f"{self._shapes()}",
                     remedy="start the process again, and please report it",
-                )
+                ) from error
 
     def fault(self, status: Any) -> DeviceFault:
         """The error for a run that the driver gave up."""

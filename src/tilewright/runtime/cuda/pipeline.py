@@ -1,7 +1,7 @@
 """Batches from the host through a GPU: copies in, kernels and copies out at the same time.
 
 Input -> Output: an executor, a program of one segment, checked batches -> results in order.
-    stage (host) -> copy in (stream) -> run (stream) -> copy out (stream) -> collect (host)
+    stage (helper) -> copy in (stream) -> run (stream) -> copy out (stream) -> collect (host)
 Guarantees: what is enqueued is what ``operations`` lists, and that schedule is proven free of races
 before the first batch; memory is that of a few batches, however many there are.
 Not here: programs with steps on the host between segments.
@@ -9,9 +9,8 @@ Not here: programs with steps on the host between segments.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,33 +38,70 @@ from tilewright.runtime.program import Bind, Program, Segment
 
 Array = npt.NDArray[Any]
 Checked = tuple[dict[str, Any], dict[str, int]]  # values by name, sizes
-SLOTS = 3  # batches in flight: one of each kind of work
-_STREAMS = ("in", "run", "out")
+SLOTS = 5  # batches in flight: each kind of work, and one that waits
+_HELPER, _IN, _RUN, _OUT = "helper", "in", "run", "out"
+_STREAMS = (_IN, _RUN, _OUT)
 _THREADS = 4
 _PART_BYTES = 1 << 20
 
 
 def operations(number: int, slots: int = SLOTS) -> list[Operation]:
-    """What happens for one batch, in the order in which the host does and enqueues it."""
-    slot = number % slots
-    host_in, host_out, there_in, there_out = (
-        whole(f"{name} {slot}") for name in ("staged", "results", "inputs", "outputs")
-    )
+    """What the host does when a batch comes: each kind of work for another one.
+
+    A batch is staged by a helper when it comes, copied with the next, and run with the one after:
+    so its copy has most often ended before its kernels are enqueued.
+    """
     return [
-        *(collection(number - slots, slots) if number >= slots else ()),
-        Work(name="stage", stream=HOST, writes=(host_in,)),
-        Work(name="copy in", stream="in", reads=(host_in,), writes=(there_in,)),
-        Record(event=f"in {slot}", stream="in"),
-        Wait(event=f"in {slot}", stream="run"),
-        Work(name="run", stream="run", reads=(there_in,), writes=(there_out, whole("arena"))),
-        Record(event=f"run {slot}", stream="run"),
-        Wait(event=f"run {slot}", stream="out"),
-        Work(name="copy out", stream="out", reads=(there_out,), writes=(host_out,)),
-        Record(event=f"out {slot}", stream="out"),
+        *(collected(number - slots, slots) if number >= slots else ()),
+        *staged(number, slots),
+        *(copied(number - 1, slots) if number >= 1 else ()),
+        *(launched(number - 2, slots) if number >= 2 else ()),
     ]
 
 
-def collection(number: int, slots: int = SLOTS) -> list[Operation]:
+def rest(count: int, slots: int = SLOTS) -> list[list[Operation]]:
+    """What is left when all batches have come, in parts of which each ends with a result."""
+    todo = [*copied(count - 1, slots), *(launched(count - 2, slots) if count >= 2 else ())]
+    todo += launched(count - 1, slots)
+    first, *others = (collected(number, slots) for number in range(max(0, count - slots), count))
+    return [[*todo, *first], *others]
+
+
+def staged(number: int, slots: int) -> list[Operation]:
+    """A helper puts inputs where the GPU copies from."""
+    slot = number % slots
+    return [
+        Work(name="stage", stream=_HELPER, writes=(whole(f"staged {slot}"),)),
+        Record(event=f"staged {slot}", stream=_HELPER),
+    ]
+
+
+def copied(number: int, slots: int) -> list[Operation]:
+    """The GPU copies them."""
+    slot = number % slots
+    reads, writes = (whole(f"staged {slot}"),), (whole(f"inputs {slot}"),)
+    return [
+        Sync(event=f"staged {slot}"),
+        Work(name="copy in", stream=_IN, reads=reads, writes=writes),
+        Record(event=f"in {slot}", stream=_IN),
+    ]
+
+
+def launched(number: int, slots: int) -> list[Operation]:
+    """Kernels, and the copy of what they made."""
+    slot = number % slots
+    inputs, outputs = whole(f"inputs {slot}"), whole(f"outputs {slot}")
+    return [
+        Wait(event=f"in {slot}", stream=_RUN),
+        Work(name="run", stream=_RUN, reads=(inputs,), writes=(outputs, whole("arena"))),
+        Record(event=f"run {slot}", stream=_RUN),
+        Wait(event=f"run {slot}", stream=_OUT),
+        Work(name="copy out", stream=_OUT, reads=(outputs,), writes=(whole(f"results {slot}"),)),
+        Record(event=f"out {slot}", stream=_OUT),
+    ]
+
+
+def collected(number: int, slots: int) -> list[Operation]:
     """How the results of a batch get to the caller; its slot is free then."""
     slot = number % slots
     return [
@@ -82,7 +118,9 @@ class _Slot:
     results: list[Pinned]
     inputs: list[Block]
     outputs: list[Block]
+    values: Mapping[str, Any]
     sources: list[tuple[int, int]]  # where each input is copied from: address, bytes
+    staging: Future[None] | None = None
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -107,7 +145,10 @@ def stream_batches(
         UserError: see ``Engine.run``.
     """
     pipeline: Pipeline | None = None
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="tilewright-stage") as helpers:
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="tilewright-stage") as stager,
+        ThreadPoolExecutor(_THREADS, thread_name_prefix="tilewright-move") as movers,
+    ):
         try:
             for values, symbols in batches:
                 segment, sizes = executor.sizes_of(program, values, symbols)
@@ -116,7 +157,7 @@ def stream_batches(
                     if pipeline is not None:
                         yield from pipeline.drain()
                         pipeline.close()
-                    pipeline = Pipeline(executor, plan, program, helpers)
+                    pipeline = Pipeline(executor, plan, program, (stager, movers))
                 result = pipeline.push(values)
                 if result is not None:
                     yield result
@@ -139,10 +180,10 @@ class Pipeline:
         executor: CudaExecutor,
         plan: CudaPlan,
         program: Program,
-        helpers: ThreadPoolExecutor,
+        helpers: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
     ) -> None:
-        require_no_races([one for number in range(2 * SLOTS + 1) for one in operations(number)])
-        self.plan, self._executor, self._helpers = plan, executor, helpers
+        require_no_races(schedule(2 * SLOTS + 1))
+        self.plan, self._executor, (self._helpers, self._movers) = plan, executor, helpers
         executor.device.use()
         self._order = [
             next(k for k, made in enumerate(plan.outputs) if made[0] == spec.name)
@@ -162,9 +203,9 @@ class Pipeline:
         self._context = executor.take_context(plan)
         self._context.use_on(self._streams["run"])
         self._slots = [self._slot() for _ in range(SLOTS)]
-        self._pending: deque[int] = deque()
+        self._actions = [self._actions_of(number) for number in range(2 * SLOTS)]
         self._number = 0
-        self._collected: list[Array] | None = None
+        self._result: list[Array] | None = None
 
     def _slot(self) -> _Slot:
         executor, stream = self._executor, self._streams["in"]
@@ -175,30 +216,38 @@ class Pipeline:
             results=[executor.pinned.take(size) for size in made],
             inputs=[executor.blocks.take(size, stream, "an input") for size in sizes],
             outputs=[executor.blocks.take(size, stream, "an output") for size in made],
+            values={},
             sources=[],
         )
 
     def push(self, values: Mapping[str, Any]) -> list[Array] | None:
-        """Enqueues a batch; the results of an earlier one, where one had to make room."""
-        number, self._collected = self._number, None
-        self._perform(operations(number), number, values)
+        """Takes a batch; gives the results of an earlier one, where one had to make room."""
+        number, self._result = self._number, None
         self._number += 1
-        self._pending.append(number)
-        if self._collected is not None:
-            self._pending.popleft()
-        return self._collected
+        self._slots[number % SLOTS].values = values
+        self._executor.device.use()
+        # All batches after the first ones do the same, slot by slot.
+        again = number if number < 2 * SLOTS else SLOTS + number % SLOTS
+        for action in self._actions[again]:
+            action()
+        return self._result
 
     def drain(self) -> Iterator[list[Array]]:
         """The results of all batches that are still in flight."""
-        while self._pending:
-            number = self._pending.popleft()
-            self._perform(collection(number), number, {})
-            assert self._collected is not None
-            yield self._collected
+        count, self._number = self._number, 0
+        for part in rest(count) if count else ():
+            self._executor.device.use()
+            for one in part:
+                self._action(one)()
+            assert self._result is not None
+            yield self._result
 
     def close(self) -> None:
         """Waits, and gives everything back."""
         driver = bindings()
+        for slot in self._slots:
+            if slot.staging is not None:
+                wait([slot.staging])
         for stream in self._streams.values():
             driver.cuStreamSynchronize(stream)
         self._context.used_on = None
@@ -216,37 +265,52 @@ class Pipeline:
 
     # --- operations -------------------------------------------------------------------------------
 
-    def _perform(self, todo: list[Operation], number: int, values: Mapping[str, Any]) -> None:
-        driver = bindings()
-        slot = self._slots[number % SLOTS]
-        work: dict[str, Callable[[], None]] = {
-            "stage": partial(self._stage, slot, values),
-            "copy in": partial(self._copy_in, slot),
-            "run": partial(self._run, slot),
-            "copy out": partial(self._copy_out, slot),
-            "collect": partial(self._collect, slot),
-        }
-        self._executor.device.use()
-        for one in todo:
-            match one:
-                case Work():
-                    work[one.name]()
-                case Record():
-                    event, stream = self._events[one.event], self._streams[one.stream]
-                    check(driver.cuEventRecord(event, stream), "recording an event")
-                case Wait():
-                    event, stream = self._events[one.event], self._streams[one.stream]
-                    check(driver.cuStreamWaitEvent(stream, event, 0), "waiting for an event")
-                case Sync(event=str(name)):
-                    (status,) = driver.cuEventSynchronize(self._events[name])
-                    if int(status):
-                        raise self._context.fault(status)
-                case _:
-                    raise InternalError(f"no operation of a pipeline: {one}")
+    def _actions_of(self, number: int) -> list[Callable[[], None]]:
+        return [self._action(one) for one in operations(number)]
 
-    def _stage(self, slot: _Slot, values: Mapping[str, Any]) -> None:
+    def _action(self, one: Operation) -> Callable[[], None]:
+        """How an operation is done."""
+        match one:
+            case Work():
+                touched = (*one.writes, *one.reads)
+                slot = self._slots[int(touched[0].buffer.split()[-1])]
+                work = {
+                    "stage": self._submit,
+                    "copy in": self._copy_in,
+                    "run": self._run,
+                    "copy out": self._copy_out,
+                    "collect": self._collect,
+                }
+                return partial(work[one.name], slot)
+            case Record(event=event, stream=stream) if stream == _HELPER:
+                return _nothing  # the future of its work is the event
+            case Sync(event=str(event)) if event.startswith("staged"):
+                return partial(self._await_stage, self._slots[int(event.split()[-1])])
+            case Record():
+                return partial(_record, self._events[one.event], self._streams[one.stream])
+            case Wait():
+                return partial(_wait, self._events[one.event], self._streams[one.stream])
+            case Sync(event=str(event)):
+                return partial(self._await, self._events[event])
+        raise InternalError(f"no operation of a pipeline: {one}")
+
+    def _await(self, event: Any) -> None:
+        (status,) = bindings().cuEventSynchronize(event)
+        if int(status):
+            raise self._context.fault(status)
+
+    def _await_stage(self, slot: _Slot) -> None:
+        if slot.staging is not None:
+            slot.staging.result()
+
+    def _submit(self, slot: _Slot) -> None:
+        slot.staging = self._helpers.submit(self._stage, slot)
+
+    def _stage(self, slot: _Slot) -> None:
         """Puts inputs where the GPU copies from at full speed, unless they lie there."""
+        values = slot.values
         slot.sources.clear()
+        self._executor.device.use()
         parts: list[tuple[Array, Array]] = []
         for spec, pinned in zip(self.plan.inputs, slot.staged, strict=True):
             rows = np.ascontiguousarray(np.asarray(values[spec.name]))
@@ -298,7 +362,7 @@ class Pipeline:
             parts += _parts(made.reshape(-1).view(np.uint8), pinned.bytes[: made.nbytes])
             found.append(made)
         self._move(parts)
-        self._collected = [found[k] for k in self._order]
+        self._result = [found[k] for k in self._order]
 
     def _move(self, parts: list[tuple[Array, Array]]) -> None:
         """Copies on the host; one processor alone is slower than the bus."""
@@ -306,8 +370,29 @@ class Pipeline:
             for to, source in parts:
                 np.copyto(to, source)
             return
-        for done in [self._helpers.submit(np.copyto, to, source) for to, source in parts]:
+        for done in [self._movers.submit(np.copyto, to, source) for to, source in parts]:
             done.result()
+
+
+def schedule(count: int, slots: int = SLOTS) -> list[Operation]:
+    """Everything that happens for so many batches."""
+    coming = [one for number in range(count) for one in operations(number, slots)]
+    return [*coming, *(one for part in rest(count, slots) for one in part)]
+
+
+def _record(event: Any, stream: int) -> None:
+    check(bindings().cuEventRecord(event, stream), "recording an event")
+
+
+def _wait(event: Any, stream: int) -> None:
+    """Nothing where the host sees that it has happened: waits on the GPU cost it time."""
+    driver = bindings()
+    if int(driver.cuEventQuery(event)[0]):
+        check(driver.cuStreamWaitEvent(stream, event, 0), "waiting for an event")
+
+
+def _nothing() -> None:
+    """Done by something else."""
 
 
 def _parts(to: Array, source: Array) -> list[tuple[Array, Array]]:

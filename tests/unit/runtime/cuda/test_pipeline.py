@@ -9,9 +9,9 @@ import pytest
 
 from tilewright.core.errors import OutOfRange, ShapeMismatch
 from tilewright.runtime.cuda import pipeline
-from tilewright.runtime.cuda.pipeline import SLOTS, can_stream, collection, operations
+from tilewright.runtime.cuda.pipeline import SLOTS, can_stream, copied, schedule, staged
 from tilewright.runtime.engine import Engine
-from tilewright.runtime.hazards import Operation, Record, Sync, Wait, Work, find_races
+from tilewright.runtime.hazards import HOST, Operation, Sync, Wait, Work, find_races, whole
 from tilewright.runtime.program import Program
 from unit.runtime.cuda.fake_driver import FakeDriver
 from unit.runtime.cuda.test_executor import _engine, fake  # noqa: F401  (a fixture)
@@ -35,10 +35,6 @@ def _one_segment(*, checked: bool = False) -> Engine:
 
 def _batches(*sizes: int) -> list[dict[str, Any]]:
     return [{"x": np.full(n, k, np.float32)} for k, n in enumerate(sizes)]
-
-
-def _schedule(batches: int = 2 * SLOTS + 1) -> list[Operation]:
-    return [one for number in range(batches) for one in operations(number)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, SLOTS, 10])
@@ -97,27 +93,29 @@ def test_several_segments_run_one_batch_after_another(driver: FakeDriver) -> Non
     assert driver.count("cuEventSynchronize") == 0
 
 
-def test_the_schedule_has_no_race() -> None:
-    assert find_races([*_schedule(), *collection(2 * SLOTS - 2)]) == []
+@pytest.mark.parametrize("count", [1, 2, SLOTS, 3 * SLOTS])
+def test_the_schedule_has_no_race(count: int) -> None:
+    assert find_races(schedule(count)) == []
 
 
 @pytest.mark.parametrize(
     ("missing", "kind"),
     [
+        (Sync(event="staged 0"), "read after write of staged 0"),
         (Wait(event="in 0", stream="run"), "read after write of inputs 0"),
         (Wait(event="run 0", stream="out"), "read after write of outputs 0"),
         (Sync(event="out 0"), "read after write of results 0"),
     ],
 )
 def test_each_event_of_the_schedule_is_needed(missing: Operation, kind: str) -> None:
-    races = find_races([one for one in _schedule() if one != missing])
+    races = find_races([one for one in schedule(2 * SLOTS) if one != missing])
     assert kind in " ".join(map(str, races))
 
 
 def test_work_of_the_host_comes_before_what_it_enqueues_later() -> None:
-    stage, copy = operations(0)[:2]
-    assert isinstance(stage, Work)
-    assert find_races([stage, copy]) == []
-    assert len(find_races([copy, stage])) == 1  # written again while it is copied
-    record = Record(event="in 0", stream="in")
-    assert find_races([copy, record, Sync(event="in 0"), stage]) == []
+    host = Work(name="fill", stream=HOST, writes=(whole("staged 0"),))
+    copy, record = copied(0, SLOTS)[1:]
+    assert find_races([host, copy]) == []
+    assert len(find_races([copy, host])) == 1  # written again while it is copied
+    assert find_races([copy, record, Sync(event="in 0"), host]) == []
+    assert len(find_races([*staged(0, SLOTS), copy])) == 1
