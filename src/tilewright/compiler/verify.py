@@ -106,8 +106,8 @@ def verify_engine(
         OutOfMemory: the reference needs more memory than there is.
     """
     found = _sampled(engine, model, seed) if feeds is None else compare_engine(engine, model, feeds)
-    # Values inside of an engine for a GPU are not laid out as the graph's, and are not compared.
-    if found.passed or engine.info.get("archs"):
+    # With float16, values inside of an engine are not laid out as the graph's, nor compared.
+    if found.passed or engine.info.get("precision") == "fp16":
         return found
     try:
         fault = find_fault(engine, model, found.feeds)
