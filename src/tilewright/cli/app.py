@@ -12,7 +12,18 @@ import typer
 from typer.core import TyperGroup
 
 import tilewright
-from tilewright.cli import bench, console, demo, device, explain, profile, quantize, run, verify
+from tilewright.cli import (
+    bench,
+    console,
+    demo,
+    device,
+    explain,
+    profile,
+    quantize,
+    run,
+    tune,
+    verify,
+)
 from tilewright.cli.compile import compile_model
 from tilewright.core.errors import OutOfMemory, UserError
 
@@ -24,6 +35,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "verify": verify.verify_model,
     "explain": explain.explain_model,
     "profile": profile.profile_model,
+    "tune": tune.tune_engine,
     "quantize": quantize.quantize_model,
     "bench": bench.bench_models,
     "device": device.show_device,
@@ -37,6 +49,7 @@ EXAMPLES = {  # shown below each verb's help
     "explain": "explain model.tw --npz inputs.npz --html report.html",
     "profile": "profile model.tw --npz inputs.npz --trace trace.json",
     "quantize": "quantize model.onnx --lint --dim batch=1",
+    "tune": "tune model.tw --npz inputs.npz --timing-store timings.sqlite",
     "bench": "bench model.onnx --against onnxruntime,openvino --threads 1,2 --dim batch=1",
     "device": "device --board h200 --occupancy regs=64,smem=48KiB,block=256",
     "demo": "demo photo.png --with tilewright",

@@ -91,6 +91,13 @@ def compile_model(
             "engines.",
         ),
     ] = None,
+    candidates: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Ways to run each kernel of a GPU to keep in the engine, for `tilewright tune`.",
+        ),
+    ] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +112,7 @@ def compile_model(
     from tilewright.compiler.options import check_tunable
 
     if time_budget is not None:  # before the engine that is built without
-        check_tunable(target)
+        check_tunable(target, search=True)
     verify_feeds = load_npz(npz) if npz is not None else None
 
     def build(**tuning: Any) -> tw.Engine:
@@ -120,6 +127,7 @@ def compile_model(
                 require=parse_list(require or ""),
                 disable=parse_list(disable or ""),
                 integer_only=integer_only,
+                candidates=candidates,
                 verify_passes=verify_passes,
                 reproducer=reproducer,
                 dump_graph=dump_graph,

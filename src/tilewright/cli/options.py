@@ -22,6 +22,7 @@ Threads = Annotated[
 ]
 Precision = Annotated[str, typer.Option(help="Precision to compute in: fp32; on GPUs also fp16.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
+Device = Annotated[int | None, typer.Option(min=0, help="Number of the GPU, by default the first.")]
 Runs = Annotated[
     int | None,
     typer.Option(min=1, help="How many runs to time; by default 50, or what 10 s are enough for."),

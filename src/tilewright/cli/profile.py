@@ -7,6 +7,7 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import (
+    Device,
     Dims,
     Inputs,
     Json,
@@ -39,6 +40,7 @@ def profile_model(
         typer.Option("--top", min=1, help="How many steps to list, by default 20; not in --json."),
     ] = None,
     threads: Threads = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Time every kernel of an engine inside whole runs; inputs that are not given are random."""
@@ -48,7 +50,7 @@ def profile_model(
         check_output(trace, (model, npz, *files.values()))
 
     given = read_inputs(files, npz)
-    engine = open_engine(model, threads)
+    engine = open_engine(model, threads, device=device)
     feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed)
     console.log(f"timing runs of {model}")
     profile = engine.profile(feeds, runs=runs)

@@ -8,6 +8,7 @@ import typer
 
 from tilewright.cli import console
 from tilewright.cli.options import (
+    Device,
     Dims,
     Inputs,
     Json,
@@ -42,6 +43,7 @@ def run_model(
         typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs here."),
     ] = None,
     threads: Threads = None,
+    device: Device = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -56,7 +58,7 @@ def run_model(
         check_output(output, (model, npz, *files.values()))
 
     given = read_inputs(files, npz)
-    engine = open_engine(model, threads, quiet=quiet)
+    engine = open_engine(model, threads, quiet=quiet, device=device)
     feeds = gather_feeds(engine, given, random=random, sizes=sizes, seed=seed or 0)
     outputs = engine.run(feeds)
     if output is not None:
@@ -87,14 +89,24 @@ def _write(output: Path, outputs: Mapping[str, Any]) -> None:
 
 
 def open_engine(
-    model: Path, threads: int | None, *, verify: bool = True, quiet: bool = False
+    model: Path,
+    threads: int | None,
+    *,
+    verify: bool = True,
+    quiet: bool = False,
+    device: int | None = None,
 ) -> "Engine":
-    """Loads an engine file, or compiles a model."""
+    """Loads an engine file, or compiles a model.
+
+    Raises:
+        BadOption: a GPU is chosen for a model that is compiled for this machine's CPU.
+    """
     import tilewright as tw
     from tilewright.cli.progress import stages
 
     if model.suffix == ".tw":
-        return tw.load(model, threads=threads)
+        return tw.load(model, threads=threads, device=device)
+    refuse_unused((device is not None, "--device", "models are compiled for the CPU"))
     with stages(model.name, quiet=quiet) as progress:
         engine = tw.compile(model, threads=threads, verify=verify, progress=progress)
     for note in engine.summary["notes"]:

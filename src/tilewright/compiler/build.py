@@ -51,6 +51,7 @@ def compile(
     require: Require | Iterable[str] | Mapping[str, Any] | None = None,
     disable: Iterable[str] | None = (),
     integer_only: bool = False,
+    candidates: int = 1,
     verify: bool = True,
     verify_passes: bool = False,
     verify_feeds: Mapping[str, Any] | None = None,
@@ -82,6 +83,8 @@ def compile(
         disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
             ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``; a list, or
             one text with commas between them.
+        candidates: ways to run each kernel of a GPU that the engine is to have, for
+            ``tilewright tune`` to choose from on the GPU (docs/cuda.md).
         integer_only: compute Softmax, Gelu, LayerNormalization, Sigmoid, Exp and Sqrt between
             integers (of Q and DQ) in integers alone, with the error that the decisions state.
         verify: compare the engine with the float64 reference before returning it.
@@ -112,6 +115,7 @@ def compile(
         require=require,
         disable=disable,
         integer_only=integer_only,
+        candidates=candidates,
     )
     wishes = make_wishes(
         verify=verify,
@@ -127,7 +131,7 @@ def compile(
         progress=progress,
     )
     if wishes.tuning is not None:
-        check_tunable(options.target)
+        check_tunable(options.target, search=wishes.tuning.search, candidates=options.candidates)
     _check_dumps(model, wishes)
     engines = _engine_cache(wishes.cache)
     key = key_of(model, options, wishes)

@@ -12,18 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.codegen.cuda.contraction import NAME as TENSOR_CORE
-from tilewright.codegen.cuda.generate import GeneratedKernel, generate
+from tilewright.codegen.cuda.generate import GeneratedKernel
 from tilewright.codegen.cuda.nvrtc import Compiled
+from tilewright.codegen.cuda.variants import variants
 from tilewright.compiler.compile_kernels import tactic_text
 from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.canonical import canonicalize
+from tilewright.kernel.canonical import Canonical, canonicalize
 from tilewright.kernel.counts import compute_dtype, count
 from tilewright.kernel.ir import Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.runtime.program import KernelCall, Launch
+from tilewright.tune.on_gpu import fastest
+from tilewright.tune.store import Stage, Timing
 
+_MOST_KNOWN = 16  # ways that a store's timings may choose between
 _WIDENED = (FLOAT16, BFLOAT16)  # scalar code computes them in float32
 
 
@@ -34,17 +38,21 @@ class CudaStore:
     Attributes:
         texts: CUDA C++ by key.
         exports: function names by key.
+        candidates: how many ways to run each kernel the engine is to have.
+        timings: of a store, to choose by; then the engine has one way.
         kernels: readable kernel by key.
         names: nodes that the first kernel of each key computes.
     """
 
     log: DecisionLog
     disabled: tuple[str, ...] = ()
+    candidates: int = 1
+    timings: Mapping[Stage, list[Timing]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    _generated: dict[str, tuple[str, GeneratedKernel]] = field(default_factory=dict)
+    _generated: dict[str, list[GeneratedKernel]] = field(default_factory=dict)
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new.
@@ -53,14 +61,22 @@ class CudaStore:
             UnsupportedOp: a type has no CUDA code.
         """
         canonical = canonicalize(kernel)
-        name = "+".join(kernel.sources)
-        key, made = self._code(replace(canonical.kernel, sources=kernel.sources), name)
+        ways = self._ways(replace(canonical.kernel, sources=kernel.sources))
+        for stage in ways[0].stages:
+            self.log.add("tactic", "+".join(kernel.sources), stage.tactic, stage.refused)
+        first, *others = (self._call(kernel, canonical, made) for made in ways)
+        return replace(first, alternatives=tuple(others))
+
+    def _call(self, kernel: Kernel, canonical: Canonical, made: GeneratedKernel) -> KernelCall:
+        key = key_of(made)
+        self.texts[key] = made.text
+        self.exports[key] = tuple(stage.launch.symbol for stage in made.stages)
+        self.kernels.setdefault(key, print_kernel(canonical.kernel))
+        self.names.setdefault(key, "+".join(kernel.sources))
         old_buffers = {new: old for old, new in canonical.buffers.items()}
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
         work = count(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.buffers)
-        for stage in made.stages:
-            self.log.add("tactic", name, stage.tactic, stage.refused)
         return KernelCall(
             kernel=key,
             name=kernel.name,
@@ -72,20 +88,21 @@ class CudaStore:
             traffic=tuple(work.traffic[buffer] for buffer in buffers),
             flops=work.flops,
             dtype=_dtype(kernel, [stage.tactic for stage in made.stages]),
-            tactic=tactic_text([stage.tactic for stage in made.stages]),
+            tactic=tactic_of(made),
         )
 
-    def _code(self, kernel: Kernel, name: str) -> tuple[str, GeneratedKernel]:
+    def _ways(self, kernel: Kernel) -> list[GeneratedKernel]:
+        """The ways to run a kernel, the one to take first."""
         text = print_kernel(kernel)
         found = self._generated.get(text)
         if found is None:
-            made = generate(kernel, self.disabled)
-            key = hashlib.sha256(made.text.encode()).hexdigest()[:32]
-            found = self._generated[text] = (key, made)
-            self.texts[key] = made.text
-            self.exports[key] = tuple(stage.launch.symbol for stage in made.stages)
-            self.kernels[key] = text
-            self.names[key] = name
+            most = _MOST_KNOWN if self.timings else self.candidates
+            found = variants(kernel, self.disabled, most)
+            if self.timings:
+                timed = self.timings.get(Stage(key_of(found[0]), 0), [])
+                tactics = [tactic_of(made) for made in found]
+                found = [found[tactics.index(fastest(tactics[0], tactics[1:], timed))]]
+            self._generated[text] = found
         return found
 
     def log_usage(self, compiled: Mapping[str, Mapping[str, Compiled]]) -> None:
@@ -99,6 +116,16 @@ class CudaStore:
                         f"{arch} {symbol}: {usage.registers} registers, {usage.spill_bytes} bytes "
                         f"spilled, {usage.shared_bytes} bytes of static shared memory",
                     )
+
+
+def key_of(made: GeneratedKernel) -> str:
+    """The name of code in an engine and in a timing store."""
+    return hashlib.sha256(made.text.encode()).hexdigest()[:32]
+
+
+def tactic_of(made: GeneratedKernel) -> str:
+    """How all stages run."""
+    return tactic_text([stage.tactic for stage in made.stages])
 
 
 def _dtype(kernel: Kernel, tactics: Sequence[str]) -> str:

@@ -8,9 +8,11 @@ Guarantees: the same model, options, version and compiler give the same parts, b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
 from tilewright.codegen.cuda.split_depth import split_depth
-from tilewright.codegen.cuda.target import cuda_target
+from tilewright.codegen.cuda.target import CudaTarget, cuda_target
 from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.compile_kernels import finish
@@ -19,10 +21,14 @@ from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.core.errors import BadOption
+from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from tilewright.kernel.ir import Kernel
 from tilewright.runtime.engine_file import EngineParts
+from tilewright.tune.on_gpu import scope_of
+from tilewright.tune.store import Stage, Timing, TimingStore
 
 
 def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
@@ -37,7 +43,12 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
             channels_last_program(draft, builder.constants, build.log)
     if "split_depth" not in build.options.disable:
         _split_sums(draft, build.log)
-    store = CudaStore(build.log, build.options.disable)
+    store = CudaStore(
+        build.log,
+        build.options.disable,
+        candidates=build.options.candidates,
+        timings=_timings(build, target, version),
+    )
     with build.stage("generate code"):
         program = finish(draft, store)
     build.kernels = store.kernels
@@ -57,6 +68,23 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
         placements=placements,
         info=describe(model, build, machine, builder.num_kernels, program),
     )
+
+
+def _timings(build: Build, target: CudaTarget, version: str) -> Mapping[Stage, list[Timing]]:
+    """What a store knows of the target."""
+    if build.tuning is None or build.tuning.store is None:
+        return {}
+    if len(target.archs) > 1:
+        raise BadOption(
+            f"a timing_store with the target {target.name}: timings are of one architecture",
+            remedy=f"compile for one of them, for example target={target.archs[-1]}",
+        )
+    store = TimingStore(build.tuning.store, write=False)
+    found = store.read(scope_of(target.name, version))
+    if found.ignored:
+        rows, reason = plural(found.ignored, "row"), "they hold no times or sizes"
+        build.log.add("timing_store", store.path.name, "used", ((rows, reason),))
+    return found.timings
 
 
 def _split_sums(program: DraftProgram, log: DecisionLog) -> None:

@@ -124,10 +124,14 @@ def _update_feeds(found: Any, feeds: Mapping[str, Any] | None) -> None:
         found.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
 
 
+_CODE = (".py", ".cuh")
+
+
 @cache
 def _surroundings() -> str:
     """This package's files as they are now, and the versions of its libraries."""
     folder = Path(tilewright.__file__).parent
-    files = sorted((str(path), path.stat()) for path in folder.rglob("*.py"))
+    code = (path for path in folder.rglob("*") if path.suffix in _CODE)
+    files = sorted((str(path), path.stat()) for path in code)
     source = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
     return repr((source, [(name, version(name)) for name in _LIBRARIES]))

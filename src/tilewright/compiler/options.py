@@ -141,6 +141,7 @@ class CompileOptions:
         ranges: declared range of symbolic dims.
         require: the contract.
         disable: algorithms and tactics not to choose, to see what they are worth.
+        candidates: ways to run each kernel of a GPU that the engine has, for `tilewright tune`.
         integer_only: functions between integers are computed in integers.
     """
 
@@ -152,6 +153,7 @@ class CompileOptions:
     require: Require = field(default_factory=Require)
     disable: tuple[str, ...] = ()
     integer_only: bool = False
+    candidates: int = 1
 
 
 def make_options(
@@ -164,6 +166,7 @@ def make_options(
     require: Any,
     disable: Any = (),
     integer_only: Any = False,
+    candidates: Any = 1,
 ) -> CompileOptions:
     """Validates options.
 
@@ -181,7 +184,18 @@ def make_options(
         require=Require.of(require),
         disable=_disabled(disable, is_cuda(target)),
         integer_only=check.flag("integer_only", integer_only),
+        candidates=_candidates(candidates, is_cuda(target)),
     )
+
+
+def _candidates(number: Any, on_gpu: bool) -> int:
+    count = check.whole("candidates", number, 1)
+    if count > 1 and not on_gpu:
+        raise BadOption(
+            f"candidates={count} is for GPUs",
+            remedy="schedules of CPUs are tuned while compiling: time_budget (--time-budget)",
+        )
+    return count
 
 
 def _target(name: Any, cpu: Any) -> str:
@@ -274,16 +288,21 @@ def make_tuning(*, tune: Any, time_budget: Any, timing_store: Any) -> Tuning | N
     return Tuning(search=search, budget_s=budget_s, store=store) if search or store else None
 
 
-def check_tunable(target: str) -> None:
-    """Refuses to tune, or to choose by timings, for what is chosen by formula alone.
+def check_tunable(target: str, *, search: bool, candidates: int = 1) -> None:
+    """Refuses to time kernels of GPUs while compiling, and to choose for later and now at once.
 
     Raises:
         BadOption: the target is a GPU.
     """
-    if is_cuda(target):
+    if is_cuda(target) and search:
         raise BadOption(
-            f"time_budget, timing_store or tune with the target {target}",
-            remedy="drop them: only schedules of CPUs are timed",
+            f"time_budget or tune with the target {target}: its kernels are timed on the GPU",
+            remedy="compile with candidates=6 (--candidates 6), and then `tilewright tune` there",
+        )
+    if candidates > 1:
+        raise BadOption(
+            f"candidates={candidates} with a timing_store, which leaves one for each kernel",
+            remedy="drop one of them",
         )
 
 

@@ -105,7 +105,7 @@ class _Scope:
         if missing:
             raise _corrupt(f"unknown sizes {sorted(missing)}")
         buffers = {spec.name for spec in (*step.inputs, *step.outputs, *step.internal)}
-        for call in step.calls:
+        for call in step.all_calls:
             for stage in call.stages:
                 if stage.symbol not in self.exports.get(call.kernel, ()):
                     raise _corrupt(f"kernel {call.kernel} has no function {stage.symbol!r}")

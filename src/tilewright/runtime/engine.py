@@ -147,8 +147,24 @@ class Engine:
 
         For tools that look inside; the program may only call kernels that the engine has.
         """
-        parts = replace(self._parts, program=program)
+        return self.of(replace(self._parts, program=program))
+
+    def of(self, parts: EngineParts) -> Engine:
+        """An engine of other parts, run as this one is."""
         return Engine(parts, threads=self.threads, device=self._device)
+
+    @property
+    def parts(self) -> EngineParts:
+        """Program, constants and code, for tools that look inside."""
+        return self._parts
+
+    def checked(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Inputs as they are run, and the sizes that they state.
+
+        Raises:
+            ShapeMismatch: a feed does not fit ``inputs``.
+        """
+        return self._feeds.check(feeds)
 
     def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
         """Bytes of the arenas of a run's segments; None where sizes are only known while it
@@ -220,7 +236,7 @@ class Engine:
             BadTarget: the engine is for CPUs.
             UserError: see ``run``.
         """
-        executor = self._on_gpu()
+        executor = self.on_gpu()
         if stream is not None and type(stream) is not int:
             stream = check.whole("stream", stream, 0)
         if type(feeds) is not dict:
@@ -238,7 +254,7 @@ class Engine:
             BadTarget: the engine is for CPUs.
             UserError: see ``run``.
         """
-        executor = self._on_gpu()
+        executor = self.on_gpu()
         values, _ = self._feeds.check(by_name(feeds, {}, self.inputs))
         return {name: executor.to_device(array, name) for name, array in values.items()}
 
@@ -260,7 +276,7 @@ class Engine:
             yield from (self.run(feeds) for feeds in batches)
             return
         checked = (self._feeds.check(by_name(feeds, {}, self.inputs)) for feeds in batches)
-        for found in stream_batches(self._on_gpu(), program, checked):
+        for found in stream_batches(self.on_gpu(), program, checked):
             yield {spec.name: array for spec, array in zip(program.outputs, found, strict=True)}
 
     def pinned(self, feeds: Mapping[str, Any], /) -> dict[str, Any]:
@@ -272,11 +288,16 @@ class Engine:
         """
         from tilewright.runtime.cuda.memory import pinned_copy
 
-        self._on_gpu().device.use()
+        self.on_gpu().device.use()
         values, _ = self._feeds.check(by_name(feeds, {}, self.inputs))
         return {name: pinned_copy(array) for name, array in values.items()}
 
-    def _on_gpu(self) -> CudaExecutor:
+    def on_gpu(self) -> CudaExecutor:
+        """What runs the engine on its GPU, for tools that look inside.
+
+        Raises:
+            BadTarget: the engine is for CPUs, or does not run here.
+        """
         executor = self._runnable()
         if not self._is_for_gpu:
             raise BadTarget("the engine is for CPUs: its results are on the host", remedy="use run")
@@ -405,7 +426,7 @@ class Engine:
             threads=self.threads,
             board=board,
             runs_here=self.runs_here,
-            gpu=self._on_gpu().device.name if self._is_for_gpu and self.runs_here else None,
+            gpu=self.on_gpu().device.name if self._is_for_gpu and self.runs_here else None,
             measure=(lambda given: self.profile(given, runs=runs)) if runs != 0 else None,
             precision=None if what_if is None else check_precision(what_if),
         )

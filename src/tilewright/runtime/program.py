@@ -9,8 +9,8 @@ Not here: memory offsets (runtime.arena), machine code (runtime.cpu).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.core.dtypes import DType
@@ -138,6 +138,7 @@ class KernelCall:
         dtype: name of the type whose peak bounds the kernel.
         tactic: how each stage runs.
         guards: all of them must hold for the call to run.
+        alternatives: calls that compute the same in other ways, for a tuner to choose from.
     """
 
     kernel: str
@@ -152,6 +153,7 @@ class KernelCall:
     dtype: str = ""
     tactic: str = ""
     guards: tuple[Guard, ...] = ()
+    alternatives: tuple[KernelCall, ...] = ()
 
     @property
     def bytes(self) -> Dim:
@@ -239,6 +241,13 @@ class Segment:
     internal: tuple[TensorSpec, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+
+    @property
+    def all_calls(self) -> Iterator[KernelCall]:
+        """The calls and their alternatives."""
+        for call in self.calls:
+            yield call
+            yield from call.alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +345,23 @@ def all_steps(program: Program) -> Iterator[Step]:
                 yield from all_steps(step.otherwise)
             case Repeat() | Sweep():
                 yield from all_steps(step.body)
+
+
+def map_segments(program: Program, change: Callable[[Segment], Segment]) -> Program:
+    """The program with other segments, those of sub-programs too."""
+
+    def changed(step: Step) -> Step:
+        match step:
+            case Segment():
+                return change(step)
+            case Branch():
+                then, otherwise = (map_segments(p, change) for p in (step.then, step.otherwise))
+                return replace(step, then=then, otherwise=otherwise)
+            case Repeat() | Sweep():
+                return replace(step, body=map_segments(step.body, change))
+        return step
+
+    return replace(program, steps=tuple(map(changed, program.steps)))
 
 
 def reads(program: Program) -> set[str]:

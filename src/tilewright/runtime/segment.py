@@ -267,7 +267,7 @@ def segment_symbols(segment: Segment) -> tuple[str, ...]:
     for spec in (*segment.inputs, *segment.outputs, *segment.internal):
         dims.extend(spec.shape or ())
     dims.extend(dim for check in segment.checks for dim in check_dims(check))
-    for call in segment.calls:
+    for call in segment.all_calls:
         dims.extend(call.dims)
         dims.extend(dim for stage in call.stages for dim in stage.sizes)
         if call.steps is not None:

@@ -173,7 +173,7 @@ def test_an_interrupt_while_tuning_leaves_the_engine_of_before(
         (("--timing-store", "model.onnx", "--time-budget", "9"), "damaged or none at all"),
         (("--cpu", "neoverse-v1", "--no-verify", "--time-budget", "1"), "cannot be timed"),
         (("--target", "sm_90", "--time-budget", "1"), "with the target sm_90"),
-        (("--target", "sm_90", "--timing-store", "t.sqlite"), "with the target sm_90"),
+        (("--candidates", "4"), "candidates=4 is for GPUs"),
     ],
 )
 def test_tuning_that_cannot_be_is_refused(arguments: tuple[str, ...], message: str) -> None:

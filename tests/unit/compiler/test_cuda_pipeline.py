@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tilewright.core.errors import BadTarget, ContractBreach, CorruptEngine
+from tilewright.core.errors import BadOption, BadTarget, ContractBreach, CorruptEngine
 from tilewright.runtime.engine_file import load_parts
+from tilewright.runtime.profile import all_calls
 from tilewright.runtime.program import Launch, Segment
+from tilewright.tune.on_gpu import scope_of
+from tilewright.tune.store import Stage, Timing, TimingStore
 from unit.compiler.models import compiled, feeds_of, network
 
 pytestmark = pytest.mark.nvrtc
@@ -70,3 +73,24 @@ def test_it_is_explained_anywhere_and_profiled_where_it_runs() -> None:
     if not engine.runs_here:
         with pytest.raises(BadTarget, match="the engine was compiled for sm_90"):
             engine.profile(feeds_of())
+
+
+def test_candidates_are_kept_and_a_store_chooses_one(tmp_path: Path) -> None:
+    engine = compiled(network(), target="sm_90", verify=False, candidates=3)
+    calls = list(all_calls(engine.program))
+    assert any(call.alternatives for call in calls)
+    engine.save(tmp_path / "a.tw")
+    assert tw.load(tmp_path / "a.tw", inspect=True).program == engine.program
+    call = next(call for call in calls if call.alternatives)
+    wanted = call.alternatives[-1].tactic
+    store = TimingStore(tmp_path / "t.sqlite", write=True)
+    timing = Timing(sizes="", schedule=wanted, us=1.0, formula_us=2.0, samples=3)
+    scope = scope_of("sm_90", engine.info["nvrtc"])
+    store.write(scope, {Stage(call.kernel, 0): [timing]}, {call.kernel: "code"})
+    for _ in range(2):
+        tuned = compiled(network(), target="sm_90", verify=False, timing_store=store.path)
+        found = {one.sources: one for one in all_calls(tuned.program)}
+        assert found[call.sources].tactic == wanted
+        assert not any(one.alternatives for one in found.values())
+    with pytest.raises(BadOption, match="timings are of one architecture"):
+        compiled(network(), target="sm_80+sm_90", verify=False, timing_store=store.path)

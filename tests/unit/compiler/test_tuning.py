@@ -164,10 +164,19 @@ def test_options_that_ask_for_nothing_are_no_tuning() -> None:
 
 
 @pytest.mark.parametrize("target", ["cuda", "sm_90"])
-@pytest.mark.parametrize("how", [{"tune": True}, {"time_budget": 1}, {"timing_store": "t.sqlite"}])
-def test_kernels_of_gpus_are_not_tuned(target: str, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", [{"tune": True}, {"time_budget": 1}])
+def test_kernels_of_gpus_are_timed_on_the_gpu(target: str, how: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=f"with the target {target}"):
         compiled(network(), target=target, verify=False, **how)
+
+
+def test_candidates_are_for_gpus_and_for_a_later_choice() -> None:
+    with pytest.raises(BadOption, match="candidates=3 is for GPUs"):
+        compiled(network(), verify=False, candidates=3)
+    with pytest.raises(BadOption, match="leaves one for each kernel"):
+        compiled(network(), target="sm_90", candidates=3, timing_store="t.sqlite")
+    with pytest.raises(BadOption, match="candidates"):
+        compiled(network(), target="sm_90", candidates=0)
 
 
 def test_another_machine_s_code_cannot_be_timed_here() -> None:

@@ -220,6 +220,16 @@ class CudaExecutor(Executor):
             check(bindings().cuStreamSynchronize(LEGACY), f"copying {name} to the GPU")
         return DeviceArray(block.address, array.shape, array.dtype, self.device, None, block)
 
+    def duplicate(self, address: int, num_bytes: int, stream: int) -> Block:
+        """A copy of bytes of the GPU, ready on a stream."""
+        block = self.blocks.take(num_bytes, stream, "a copy")
+        if num_bytes:
+            check(
+                bindings().cuMemcpyDtoDAsync(block.address, address, num_bytes, stream),
+                "copying on the GPU",
+            )
+        return block
+
     def outputs(self, program: Program, run: Run) -> list[Any]:
         """Values of a program's outputs, on the host, copied all at once."""
         assert isinstance(run, CudaRun)
@@ -376,7 +386,7 @@ class CudaExecutor(Executor):
         if array.stream is not None and array.stream != run.stream:
             order(array.stream, run.stream)
         if array.address % _VECTOR_BYTES and array.nbytes:
-            array = self._aligned(run, array, spec.name)
+            array = self._aligned(run, array)
             run.values[spec.name] = array
         elif isinstance(array.owner, Block) and array.owner.stream != run.stream:
             array.owner.readers.add(run.stream)
@@ -397,14 +407,10 @@ class CudaExecutor(Executor):
             )
         return there
 
-    def _aligned(self, run: CudaRun, array: DeviceArray, name: str) -> DeviceArray:
+    def _aligned(self, run: CudaRun, array: DeviceArray) -> DeviceArray:
         """A copy where kernels can read vectors: a part of another array may begin anywhere."""
-        there = self._new(array.shape, array.dtype, run.stream, name)
-        check(
-            bindings().cuMemcpyDtoDAsync(there.address, array.address, array.nbytes, run.stream),
-            f"copying {name} on the GPU",
-        )
-        return there
+        block = self.duplicate(array.address, array.nbytes, run.stream)
+        return DeviceArray(block.address, array.shape, array.dtype, self.device, run.stream, block)
 
     def _to_host(self, arrays: Sequence[DeviceArray], run: CudaRun) -> list[Array]:
         """Copies through pinned memory, all of them in flight at once."""

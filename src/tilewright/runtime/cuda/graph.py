@@ -14,6 +14,7 @@ from typing import Any
 from tilewright.runtime.cuda.driver import bindings, check
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import Step
+from tilewright.runtime.cuda.timing import times_us
 
 Addresses = Mapping[str, int]
 STATUS = ""  # the name of the word that kernels report in; no buffer has it
@@ -89,6 +90,42 @@ class Launcher:
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
         return config
+
+
+class Chain:
+    """Steps for buffers at several places, one after another, to be timed.
+
+    Args:
+        turns: steps, and where their buffers lie.
+        stream: a stream that captures them; it must be idle.
+    """
+
+    def __init__(
+        self, launcher: Launcher, turns: Sequence[tuple[Sequence[Step], Addresses]], stream: Any
+    ) -> None:
+        self._count = len(turns)
+
+        def enqueue() -> None:
+            for steps, addresses in turns:
+                for step in steps:
+                    launcher.launch(step, addresses, stream)
+
+        launcher.load([step for steps, _ in turns for step in steps])
+        graph = capture(stream, enqueue)
+        self._launchable = check(bindings().cuGraphInstantiate(graph, 0), "making a graph")
+        check(bindings().cuGraphDestroy(graph), "dropping a graph")
+
+    def times_us(self, stream: Any, runs: int) -> list[float]:
+        """Microseconds of one turn, of several runs of all of them."""
+        driver = bindings()
+        times = times_us(
+            lambda: check(driver.cuGraphLaunch(self._launchable, stream), "timing"), stream, runs
+        )
+        return [us / self._count for us in times]
+
+    def close(self) -> None:
+        """Drops it; it must not be running."""
+        bindings().cuGraphExecDestroy(self._launchable)
 
 
 class Graph:

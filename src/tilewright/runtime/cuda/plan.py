@@ -75,14 +75,20 @@ class CudaPlan:
         self.offsets, arena_bytes = plan(self._lifetimes())
         self.arena_bytes = _aligned(arena_bytes)
         self.steps = [
-            step for number, call in enumerate(segment.calls) for step in self._steps(call, number)
+            step
+            for number, call in enumerate(segment.calls)
+            for step in self.steps_of(call, number)
         ]
         self.can_fail = any(step.launch.checked for step in self.steps)
         require_no_races(self.schedule())
 
     def size_bytes(self, spec: TensorSpec) -> int:
         """Bytes of a buffer."""
-        return math.prod(shape_of(spec, self._sizes)) * spec.dtype.storage_bytes
+        return math.prod(self.shape_of(spec)) * spec.dtype.storage_bytes
+
+    def shape_of(self, spec: TensorSpec) -> tuple[int, ...]:
+        """The shape of a buffer."""
+        return shape_of(spec, self._sizes)
 
     def root(self, name: str) -> str:
         """The buffer whose memory a name stands for."""
@@ -126,7 +132,8 @@ class CudaPlan:
             if spec.name in first
         ]
 
-    def _steps(self, call: KernelCall, number: int) -> list[Step]:
+    def steps_of(self, call: KernelCall, number: int) -> list[Step]:
+        """The launches of a call, which need not be the segment's own."""
         buffers = tuple(map(self.root, call.buffers))
         dims = tuple(dim.evaluate(self._sizes) for dim in call.dims)
         count = 1 if call.steps is None else call.steps.evaluate(self._sizes)

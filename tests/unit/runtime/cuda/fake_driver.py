@@ -27,6 +27,7 @@ class FakeDriver:
         free_bytes: what allocations may still take.
         fails: symbol -> status that synchronisations answer once it has run.
         status: what synchronisations answer.
+        cost_us: what kernels take by the clock of events, by symbol.
     """
 
     def __init__(self, kernels: dict[str, Kernel]) -> None:
@@ -34,6 +35,9 @@ class FakeDriver:
         self.calls: list[str] = []
         self.free_bytes = 1 << 30
         self.fails: dict[str, int] = {}
+        self.cost_us: dict[str, float] = {}
+        self._clock_us = 0.0
+        self._recorded: dict[int, float] = {}
         self._memory: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
         self._captured: dict[int, list[Any]] = {}
@@ -144,8 +148,13 @@ class FakeDriver:
     def cuEventCreate(self, _: int) -> tuple[int, int]:
         return 0, self._new_number()
 
-    def cuEventElapsedTime(self, *_: Any) -> tuple[int, float]:
-        return 0, 0.001
+    def cuEventRecord(self, event: int, _: Any) -> tuple[int]:
+        self.calls.append("cuEventRecord")
+        self._recorded[event] = self._clock_us
+        return (0,)
+
+    def cuEventElapsedTime(self, start: int, stop: int) -> tuple[int, float]:
+        return 0, (self._recorded[stop] - self._recorded[start]) / 1e3
 
     def cuStreamSynchronize(self, _: Any) -> tuple[int]:
         self.calls.append("cuStreamSynchronize")
@@ -188,6 +197,7 @@ class FakeDriver:
 
     def _execute(self, node: list[Any]) -> None:
         symbol, values = node
+        self._clock_us += self.cost_us.get(symbol, 1.0)
         self.status = self.fails.get(symbol, self.status)
         self.kernels[symbol](*values)
 

@@ -358,7 +358,7 @@ def test_a_profile_has_every_kernel() -> None:
     assert names == ["kernel_add", "kernel_double", "kernel_double"]
     assert [step.calls for step in profile.kernels] == [1, 1, 1]
     assert [step.kind for step in profile.host] == ["Reshape"]
-    assert profile.kernels[0].microseconds == pytest.approx(1.0)  # the driver's clock gives 1 us
+    assert profile.kernels[0].microseconds == pytest.approx(1.0)  # by the driver's clock
     assert profile.sum_us == pytest.approx(profile.end_to_end_us)
     assert "kernel_add" in profile.text()
 

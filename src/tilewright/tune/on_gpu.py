@@ -1,0 +1,449 @@
+"""Chooses between the candidates of an engine's kernels by the clock of the GPU that runs it.
+
+Input -> Output: an engine that was compiled with candidates, inputs, a timing store -> the engine
+with the fastest ones.
+Method: a candidate runs many times in one CUDA graph, in turns with the formula's choice. Weights
+lie in several copies that take turns, as many as the whole network has memory for one kernel's: so
+they come from the cache or from memory as in a run of the network. Before that, what it computes
+from the values of a run is compared with what the formula's choice does.
+Guarantees: what is chosen depends on the timings alone, so a store that has them all gives the same
+engine, and nothing is timed; a candidate whose values differ is never chosen, and is told.
+Not here: making candidates (codegen.cuda.variants), the store (tune.store).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright import __version__
+from tilewright.core.errors import BadTarget, VerificationFailed
+from tilewright.core.record import Decision
+from tilewright.runtime.cuda.arrays import DeviceArray
+from tilewright.runtime.cuda.executor import CudaExecutor, Launched
+from tilewright.runtime.cuda.graph import Chain, Graph
+from tilewright.runtime.cuda.memory import Block
+from tilewright.runtime.cuda.plan import Step
+from tilewright.runtime.cuda.timing import times_us
+from tilewright.runtime.engine import Engine
+from tilewright.runtime.profile import all_calls
+from tilewright.runtime.program import KernelCall, Program, Segment, map_segments
+from tilewright.tune.store import Scope, Stage, Timing, TimingStore, sizes_text
+
+Array = npt.NDArray[Any]
+Progress = Callable[[int, int], None]
+_LEAST_GAIN = 0.02  # of the formula's time; less may be chance
+_REPEATS, _MOST_COPIES, _MOST_COPIED_BYTES = 16, 64, 1 << 30
+_LONGEST_US = 5000.0  # of one graph of repeats
+_TURNS, _REPLAYS = 5, 3
+_HOPELESS = 4.0  # times as slow in the first turn
+_TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-9}  # of the largest value, by the bytes of a float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one kernel.
+
+    Attributes:
+        calls: how many calls of the network run it.
+        chosen: its tactic; ``formula`` is what the formulas chose.
+        us, formula_us: of one call.
+        wrong: candidates whose values differed.
+    """
+
+    name: str
+    calls: int
+    chosen: str
+    formula: str
+    us: float
+    formula_us: float
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A tuning.
+
+    Attributes:
+        timed, known: candidates that were timed, and that the store knew.
+        before_us, after_us: GPU time of all kernels of a run.
+    """
+
+    device: str
+    rows: tuple[Row, ...]
+    timed: int
+    known: int
+    before_us: float
+    after_us: float
+
+
+def scope_of(arch: str, compiler: str) -> Scope:
+    """What timings of a GPU depend on besides the kernel.
+
+    Args:
+        arch: ``sm_90``.
+        compiler: version of NVIDIA's compiler.
+    """
+    made_by = f"tilewright {__version__}, NVRTC {compiler}"
+    return Scope(target=arch, compiler=made_by, threads=1)
+
+
+def fastest(formula: str, candidates: Sequence[str], timings: Sequence[Timing]) -> str:
+    """The tactic with the least time relative to the formula's, over all sizes that were timed."""
+    ratios = {formula: 1.0}
+    for text in candidates:
+        found = [math.log(t.ratio) for t in timings if t.schedule == text]
+        if found:
+            ratios[text] = math.exp(sum(found) / len(found))
+    best = min(ratios, key=lambda text: (ratios[text], text))
+    return best if ratios[best] <= 1 - _LEAST_GAIN else formula
+
+
+def tune_on_gpu(
+    engine: Engine,
+    feeds: Mapping[str, Any],
+    store: TimingStore | None = None,
+    progress: Progress | None = None,
+) -> tuple[Engine, Report]:
+    """The engine with the fastest candidates, and what was found.
+
+    Args:
+        feeds: inputs to time with.
+        store: timings that are known and that are added; None keeps none.
+        progress: called with kernels done, and all of them.
+
+    Raises:
+        BadTarget: the engine is for CPUs, or has no candidates.
+        VerificationFailed: the tuned engine's results differ.
+        UserError: the inputs do not fit the engine.
+    """
+    executor = engine.on_gpu()
+    if not any(call.alternatives for call in all_calls(engine.program)):
+        raise BadTarget(
+            "the engine has no candidates to choose from",
+            remedy="compile it with --candidates 6 (candidates=6)",
+        )
+    expected = engine.run(feeds)
+    search = _Search(engine, executor, store)
+    program = search.run(feeds, progress)
+    tuned = _with(engine, program, search)
+    _compare(expected, tuned.run(feeds))
+    report = Report(
+        device=executor.device.name,
+        rows=tuple(search.rows.values()),
+        timed=search.timed,
+        known=search.known,
+        before_us=_run_us(engine, feeds),
+        after_us=_run_us(tuned, feeds),
+    )
+    return tuned, report
+
+
+class _Search:
+    """Times the candidates of every kernel.
+
+    Attributes:
+        rows: what became of each kernel, by its code's key and sizes.
+        choices: the call to take, by the same.
+        decisions: for the engine.
+    """
+
+    def __init__(self, engine: Engine, executor: CudaExecutor, store: TimingStore | None) -> None:
+        self._engine, self._executor, self._store = engine, executor, store
+        info = engine.info
+        arch = f"sm_{executor.device.capability}"
+        self._scope = scope_of(arch, str(info.get("nvrtc", "")))
+        self._timings = {} if store is None else store.read(self._scope).timings
+        self.rows: dict[str, Row] = {}
+        self.choices: dict[str, str] = {}
+        self.decisions: list[Decision] = []
+        self.timed = self.known = 0
+        self._wrong: dict[str, list[str]] = {}
+
+    def run(self, feeds: Mapping[str, Any], progress: Progress | None) -> Program:
+        """The program with the fastest candidates."""
+        engine, executor = self._engine, self._executor
+        values, symbols = engine.checked(feeds)
+        launched: list[Launched] = []
+        executor.recorded(launched).run(engine.program, values, symbols)
+        todo = [
+            (one, number)
+            for one in launched
+            for number, call in enumerate(one.context.plan.segment.calls)
+            if call.alternatives
+        ]
+        footprint = sum(a.nbytes for a in executor.constants.values())
+        footprint += sum(one.context.plan.arena_bytes for one in launched)
+        for done, (one, number) in enumerate(todo, start=1):
+            self._call(one, number, footprint)
+            if progress is not None:
+                progress(done, len(todo))
+        for one in launched:
+            executor.give_back(one)
+        self._choose([call for call in all_calls(engine.program) if call.alternatives])
+        return map_segments(engine.program, self._segment)
+
+    def _call(self, one: Launched, number: int, footprint: int) -> None:
+        call = one.context.plan.segment.calls[number]
+        bench: _Candidates | None = None
+        stage = Stage(call.kernel, 0)
+        steps = one.context.plan.steps_of(call, number)
+        sizes = sizes_text({f"d{k}": size for k, size in enumerate(steps[0].dims)} if steps else {})
+        found = self._timings.setdefault(stage, [])
+        fresh: list[Timing] = []
+        for alternative in call.alternatives:
+            if not steps or any(
+                (t.sizes, t.schedule) == (sizes, alternative.tactic) for t in found
+            ):
+                self.known += bool(steps)
+                continue
+            bench = bench or _Candidates(self._executor, one, number, footprint)
+            timing = bench.timing(alternative, sizes)
+            if timing is None:
+                self._wrong.setdefault(call.kernel, []).append(alternative.tactic)
+            else:
+                fresh.append(timing)
+        self.timed += len(fresh)
+        found += fresh
+        if bench is not None:
+            bench.close()
+        if self._store is not None and fresh:
+            text = self._engine.parts.sources.get(call.kernel, "")
+            self._store.write(self._scope, {stage: fresh}, {call.kernel: text})
+
+    def _choose(self, calls: Sequence[KernelCall]) -> None:
+        for call in calls:
+            if call.kernel in self.rows:
+                row = self.rows[call.kernel]
+                self.rows[call.kernel] = replace(row, calls=row.calls + 1)
+                continue
+            timings = self._timings.get(Stage(call.kernel, 0), [])
+            others = [one.tactic for one in call.alternatives]
+            chosen = fastest(call.tactic, others, timings)
+            mean = statistics.fmean([t.formula_us for t in timings]) if timings else 0.0
+            times = [t.us for t in timings if t.schedule == chosen]
+            name = " + ".join(call.sources)
+            self.choices[call.kernel] = chosen
+            self.rows[call.kernel] = Row(
+                name=name,
+                calls=1,
+                chosen=chosen,
+                formula=call.tactic,
+                us=statistics.fmean(times) if times else mean,
+                formula_us=mean,
+                wrong=tuple(self._wrong.get(call.kernel, ())),
+            )
+            self._tell(name, call, chosen, timings)
+
+    def _tell(self, name: str, call: KernelCall, chosen: str, timings: Sequence[Timing]) -> None:
+        rejected = []
+        for text in (call.tactic, *(one.tactic for one in call.alternatives)):
+            if text == chosen:
+                continue
+            found = [t for t in timings if t.schedule == text]
+            reason = "not timed"
+            if text in self._wrong.get(call.kernel, ()):
+                reason = "its values differ from those of the formula's choice"
+            elif found:
+                reason = f"took {statistics.fmean([t.us for t in found]):.2f} us"
+            elif text == call.tactic:
+                reason = "the formula's choice"
+            rejected.append((text, reason))
+        us = [t.us for t in timings if t.schedule == chosen]
+        self.decisions.append(
+            Decision(
+                stage="tuned",
+                subject=name,
+                chosen=chosen,
+                rejected=tuple(rejected),
+                measured_us=round(statistics.fmean(us), 3) if us else None,
+            )
+        )
+
+    def _segment(self, segment: Segment) -> Segment:
+        return replace(segment, calls=tuple(map(self._chosen, segment.calls)))
+
+    def _chosen(self, call: KernelCall) -> KernelCall:
+        wanted = self.choices.get(call.kernel, call.tactic)
+        for one in (call, *call.alternatives):
+            if one.tactic == wanted:
+                return replace(one, alternatives=())
+        return replace(call, alternatives=())
+
+
+class _Candidates:
+    """One call of a run, to be run again in other ways."""
+
+    def __init__(self, executor: CudaExecutor, one: Launched, number: int, footprint: int) -> None:
+        self._executor, self._one, self._number = executor, one, number
+        context = one.context
+        self._plan, self._stream = context.plan, context.own_stream
+        executor.device.use()
+        self._addresses = context.addresses(one.buffers)
+        self._call = self._plan.segment.calls[number]
+        self._formula = self._plan.steps_of(self._call, number)
+        self._blocks: list[Block] = []
+        self._copies = self._cold(footprint)
+        self._restore()
+        self._expected = self._values(self._formula)
+        self._chain = self._repeated(self._formula)
+
+    def close(self) -> None:
+        """Frees what timing took."""
+        self._chain.close()
+        self._blocks.clear()
+
+    def timing(self, alternative: KernelCall, sizes: str) -> Timing | None:
+        """What it takes; None where its values differ."""
+        steps = self._plan.steps_of(alternative, self._number)
+        self._restore()
+        if not _alike(self._values(steps), self._expected):
+            return None
+        chain = self._repeated(steps)
+        ours, formula = [], []
+        for _ in range(_TURNS):
+            formula += self._chain.times_us(self._stream, _REPLAYS)
+            ours += chain.times_us(self._stream, _REPLAYS)
+            if min(ours) > _HOPELESS * min(formula):
+                break
+        chain.close()
+        return Timing(
+            sizes=sizes,
+            schedule=alternative.tactic,
+            us=round(statistics.median(ours), 4),
+            formula_us=round(statistics.median(formula), 4),
+            samples=len(ours),
+        )
+
+    def _restore(self) -> None:
+        """Runs what comes before the call, whose inputs may have been overwritten since."""
+        for step in self._plan.steps:
+            if step.number < self._number:
+                self._one.context.launcher.launch(step, self._addresses, self._stream)
+
+    def _values(self, steps: Sequence[Step]) -> list[Array]:
+        """All buffers of the call, after it."""
+        for step in steps:
+            self._one.context.launcher.launch(step, self._addresses, self._stream)
+        specs = {
+            spec.name: spec
+            for spec in (
+                *self._plan.segment.inputs,
+                *self._plan.segment.outputs,
+                *self._plan.segment.internal,
+            )
+        }
+        found = []
+        for name in dict.fromkeys(map(self._plan.root, self._call.buffers)):
+            if name in self._executor.constants or name not in specs:
+                continue
+            array = DeviceArray(
+                self._addresses[name],
+                self._plan.shape_of(specs[name]),
+                specs[name].dtype.numpy,
+                self._executor.device,
+                int(self._stream),
+                None,
+            )
+            found.append(array.numpy())
+        return found
+
+    def _cold(self, footprint: int) -> list[Mapping[str, int]]:
+        """Addresses with copies of the weights, of which each is as cold as in a run."""
+        constants = self._executor.constants
+        names = [name for name in map(self._plan.root, self._call.buffers) if name in constants]
+        size = sum(constants[name].nbytes for name in names)
+        if not size:
+            return [self._addresses]
+        most = min(_MOST_COPIES, max(1, _MOST_COPIED_BYTES // size))
+        copies: list[Mapping[str, int]] = [self._addresses]
+        for _ in range(min(most, -(-footprint // size)) - 1):
+            moved = dict(self._addresses)
+            for name in names:
+                block = self._executor.duplicate(
+                    self._addresses[name], constants[name].nbytes, int(self._stream)
+                )
+                self._blocks.append(block)
+                moved[name] = block.address
+            copies.append(moved)
+        return copies
+
+    def _repeated(self, steps: Sequence[Step]) -> Chain:
+        launcher = self._one.context.launcher
+        one = Chain(launcher, [(steps, self._copies[0])], self._stream)
+        us = min(one.times_us(self._stream, 2))
+        one.close()
+        count = max(2, min(max(_REPEATS, len(self._copies)), int(_LONGEST_US / max(us, 0.1))))
+        turns = [(steps, self._copies[k % len(self._copies)]) for k in range(count)]
+        return Chain(launcher, turns, self._stream)
+
+
+def _alike(found: Sequence[Array], expected: Sequence[Array]) -> bool:
+    return all(map(_close, found, expected))
+
+
+def _close(found: Array, expected: Array) -> bool:
+    if expected.dtype.kind not in "fV" or not expected.size:
+        return bool(np.array_equal(found, expected))
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return False
+    finite = np.isfinite(b)
+    largest = float(np.abs(b[finite]).max(initial=0.0))
+    limit = _TOLERANCE[min(8, max(2, expected.dtype.itemsize))] * largest
+    return bool(np.all(np.abs(a[finite] - b[finite]) <= limit))
+
+
+def _compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name, array in expected.items():
+        a, b = np.asarray(found[name], np.float64), np.asarray(array, np.float64)
+        largest = float(np.abs(b).max(initial=0.0))
+        error = float(np.abs(a - b).max(initial=0.0)) / largest if largest else 0.0
+        if not error <= _TOLERANCE[2]:
+            raise VerificationFailed(
+                f"the tuned engine's {name} differs by {error:.2g} of its largest value",
+                remedy="keep the engine as it was, and please report it",
+            )
+
+
+def _with(engine: Engine, program: Program, search: _Search) -> Engine:
+    """The engine with another program; code that it does not call is left out."""
+    parts = engine.parts
+    used = {call.kernel for call in all_calls(program)}
+    summary = {**parts.info.get("summary", {}), "tuned_for": engine.on_gpu().device.name}
+    kept = replace(
+        parts,
+        program=program,
+        device_code={k: v for k, v in parts.device_code.items() if k.split(".")[0] in used},
+        sources={k: v for k, v in parts.sources.items() if k in used},
+        exports={k: v for k, v in parts.exports.items() if k in used},
+        decisions=(*parts.decisions, *search.decisions),
+        info={**parts.info, "summary": summary},
+    )
+    return engine.of(kept)
+
+
+def _run_us(engine: Engine, feeds: Mapping[str, Any]) -> float:
+    """GPU time of all kernels of a run."""
+    executor = engine.on_gpu()
+    values, symbols = engine.checked(feeds)
+    launched: list[Launched] = []
+    executor.recorded(launched).run(engine.program, values, symbols)
+    total = 0.0
+    for one in launched:
+        stream, addresses = one.context.own_stream, one.context.addresses(one.buffers)
+        graph = Graph(one.context.launcher, one.context.plan.steps, addresses, stream)
+
+        def launch(graph: Graph = graph, stream: Any = stream) -> None:
+            graph.launch(stream)
+
+        total += one.calls * statistics.median(times_us(launch, stream, 50))
+        graph.close()
+        executor.give_back(one)
+    return total
