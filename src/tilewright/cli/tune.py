@@ -77,17 +77,16 @@ def _values(target: Path, report: "Report") -> dict[str, Any]:
 def _lines(target: Path, report: "Report") -> list[str]:
     changed = [row for row in report.rows if row.chosen != row.formula]
     gain = 1 - report.after_us / report.before_us if report.before_us else 0.0
-    lines = [
-        f"{target}: kernels of a run took {report.before_us:.1f} us on {report.device}, "
-        f"and take {report.after_us:.1f} us now ({-gain:+.1%})",
-        f"{report.timed} candidates timed, {report.known} known; {len(changed)} of "
-        f"{len(report.rows)} kernels changed",
+    total = f"kernels of a run took {report.before_us:.1f} us on {report.device}, "
+    total += f"and take {report.after_us:.1f} us now ({-gain:+.1%})"
+    counts = f"{report.timed} candidates timed, {report.known} known; "
+    counts += f"{len(changed)} of {len(report.rows)} kernels changed"
+    lines = [f"{target}: {total}", counts]
+    lines += [
+        f"  {row.formula_us:8.2f} -> {row.us:7.2f} us  {row.name[:60]}: "
+        f"{row.chosen} instead of {row.formula}"
+        for row in sorted(changed, key=lambda row: row.us - row.formula_us)[:_TOP]
     ]
-    for row in sorted(changed, key=lambda row: row.us - row.formula_us)[:_TOP]:
-        lines.append(
-            f"  {row.formula_us:8.2f} -> {row.us:7.2f} us  {row.name[:60]}: "
-            f"{row.chosen} instead of {row.formula}"
-        )
     lines += [
         f"  {row.name[:60]}: {text} gives other values and was left out"
         for row in report.rows
