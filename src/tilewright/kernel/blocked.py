@@ -466,6 +466,11 @@ def axis_extents(stage: Stage) -> dict[str, Dim]:
     return extents
 
 
+def axes_of(*exprs: Expr) -> set[str]:
+    """Names of the axes that occur in expressions."""
+    return {node.name for node in walk(*exprs) if isinstance(node, AxisVar)}
+
+
 def accesses(stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
     """Buffer and index of every store and load."""
     found = [(store.buffer, store.index) for store in stage.stores]

@@ -25,14 +25,13 @@ from tilewright.kernel.blocked import (
     Blocker,
     Layout,
     accesses,
+    axes_of,
     axis_extents,
     splittable,
 )
 from tilewright.kernel.ir import (
-    AxisVar,
     Buffer,
     Call,
-    Expr,
     Kernel,
     Load,
     Reduce,
@@ -46,6 +45,7 @@ from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_
 from tilewright.lower.byte_products import channels_last, dot_splits
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
+from tilewright.lower.fine_blocks import fine_buffers
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
 from tilewright.lower.winograd import apply_winograd
@@ -55,7 +55,6 @@ from tilewright.runtime.program import Blocked
 ALGORITHMS = ("winograd", "layout", "pack")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
-_MUCH_PADDING = 1.25
 _MIN_PACKED_REDUCTION = 8
 Array = npt.NDArray[Any]
 
@@ -195,7 +194,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     for kernel in segment.kernels:
         for buffer in (*kernel.inputs, *kernel.outputs):
             touched.setdefault(buffer.name, []).append(kernel)
-    finer = _finer_sizes(touched, segment)
+    finer = _fine_buffers(touched, segment)
     layouts: dict[str, Layout] = {}
     refused: dict[str, str] = {}
     near = anchors
@@ -206,8 +205,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
             if name in layouts or name in refused or not any(id(user) in near for user in users):
                 continue
             buffer = next(b for b in writer.outputs if b.name == name)
-            is_finer = len(buffer.shape) > _CHANNELS and buffer.shape[_CHANNELS] in finer
-            block = segment.least_block if is_finer else segment.block
+            block = segment.least_block if name in finer else segment.block
             reason = _unblockable(buffer, users, segment, block)
             if reason is None:
                 layouts[name] = Layout(_CHANNELS, block)
@@ -220,44 +218,17 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     return layouts
 
 
-def _finer_sizes(touched: Mapping[str, Sequence[Kernel]], segment: _Segment) -> set[Dim]:
-    """Numbers of channels for which a part of a vector avoids padding: 24 as 3 x 8, not 2 x 16.
-
-    One axis may index several buffers, which then need one block: so all buffers of a number of
-    channels are decided together, and none may share an axis with another number.
-    """
-    result: set[Dim] = set()
-    refused: set[Dim] = set()
-    for name in segment.writers:
-        shape = segment.shapes[name]
-        if len(shape) <= _CHANNELS or not shape[_CHANNELS].is_const:
-            continue
-        channels = shape[_CHANNELS]
-        whole, finer = (
-            channels.ceildiv(block).const * block for block in (segment.block, segment.least_block)
-        )
-        if finer < whole and whole > _MUCH_PADDING * channels.const:
-            result.add(channels)
-        if not all(_is_alone(name, channels, user, segment) for user in touched[name]):
-            refused.add(channels)
-    return result - refused
-
-
-def _is_alone(name: str, channels: Dim, kernel: Kernel, segment: _Segment) -> bool:
-    """True when the axes that index a buffer's channels index no other number of channels."""
-    for stage in kernel.stages:
-        extents, found = axis_extents(stage), accesses(stage)
-        own = {
-            axis for other, index in found if other == name for axis in _axes_of(index[_CHANNELS])
-        }
-        # The steps of a kernel are no axis of its stages.
-        if any(extents.get(axis) != channels for axis in own):
-            return False
-        for other, index in found:
-            shared = len(index) > _CHANNELS and own & _axes_of(index[_CHANNELS])
-            if shared and segment.shapes[other][_CHANNELS] != channels:
-                return False
-    return True
+def _fine_buffers(touched: Mapping[str, Sequence[Kernel]], segment: _Segment) -> set[str]:
+    """Buffers that get the least block: groups that share axes are decided together."""
+    if segment.least_block == segment.block:
+        return set()
+    members: dict[str, Dim] = {}
+    for name, writer in segment.writers.items():
+        buffer = next(b for b in writer.outputs if b.name == name)
+        if _unblockable(buffer, touched[name], segment, segment.least_block) is None:
+            members[name] = buffer.shape[_CHANNELS]
+    stages = [stage for kernel in segment.kernels for stage in kernel.stages]
+    return fine_buffers(stages, members, _CHANNELS, segment.block, segment.least_block)
 
 
 def _unblockable(
@@ -308,19 +279,15 @@ def _is_convolution(kernel: Kernel, constants: Mapping[str, Array]) -> bool:
 
 
 def _moves_channels(store: Store, constants: Mapping[str, Array]) -> bool:
-    channel, last = (_axes_of(store.index[k]) for k in (_CHANNELS, -1))
+    channel, last = (axes_of(store.index[k]) for k in (_CHANNELS, -1))
     for node in walk(store.value):
         if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
             for part in walk(node.body):
                 if isinstance(part, Load) and part.buffer in constants:
-                    moving = _axes_of(*part.index)
+                    moving = axes_of(*part.index)
                     if channel & moving and not last & moving:
                         return True
     return False
-
-
-def _axes_of(*exprs: Expr) -> set[str]:
-    return {node.name for node in walk(*exprs) if isinstance(node, AxisVar)}
 
 
 def _multiplies(node: Reduce) -> bool:
@@ -391,7 +358,7 @@ def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int
     for part in walk(node.body):
         if not isinstance(part, Load) or part.buffer not in segment.constants:
             continue
-        moving = _axes_of(*part.index)
+        moving = axes_of(*part.index)
         names = [axis for axis in stage.axes if axis.name in moving]
         if len(names) != 1 or part.dtype is not FLOAT32 or not _is_long(node):
             continue

@@ -60,14 +60,45 @@ def test_the_block_of_a_chain(channels: int, cpu: str, found: str) -> None:
     assert blocks(chain(channels), cpu) == {found}
 
 
-def test_a_slice_of_channels_keeps_whole_vectors() -> None:
-    """Both of its sides are indexed by one axis, and one of them has 16 channels."""
+def test_a_slice_of_channels_and_its_source_have_one_block() -> None:
+    """One axis indexes both of its sides, and 16 channels are whole blocks of 8, too."""
     cut = node("Slice", ["d", "begin", "end", "axis"], ["e"], name="cut")
     model = chain(24, cut, out="e")
     for name, value in (("begin", 0), ("end", 16), ("axis", 1)):
         model.graph.initializer.append(onnx.helper.make_tensor(name, 7, [1], [value]))
-    assert blocks(model, "znver4") == {"16"}
+    assert blocks(model, "znver4") == {"8"}
     compiled(model)  # and is right
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "cpu", "found"),
+    [
+        (24, 24, "znver4", "8"),  # no block of 16 starts at channel 24
+        (8, 8, "znver4", "8"),
+        (24, 24, "icelake-server", "16"),
+        (32, 16, "znver4", "16"),
+        (36, 12, "znver4", "16"),  # nor do blocks of 8 start at 36
+    ],
+)
+def test_the_block_of_concatenated_channels(left: int, right: int, cpu: str, found: str) -> None:
+    model = model_of(
+        [
+            node("Conv", ["x", "w0"], ["a"], name="left"),
+            node("Conv", ["x", "w1"], ["b"], name="right"),
+            node("Concat", ["a", "b"], ["c"], name="both", axis=1),
+            node("Conv", ["c", "w2"], ["y"], name="last", pads=PADS),
+        ],
+        inputs=[tensor_info("x", (1, 16, 9, 10))],
+        outputs=["y"],
+        weights={
+            "w0": normal(left, 16, 1, 1) / 4,
+            "w1": normal(right, 16, 1, 1) / 4,
+            "w2": normal(32, left + right, 3, 3) / 21,
+        },
+        opset=21,
+    )
+    assert blocks(model, cpu) == {found}
+    assert compiled(model).summary["max_error"] < 1e-5
 
 
 @pytest.mark.parametrize("channels", [17, 23, 24, 25, 40])
