@@ -1,8 +1,9 @@
-"""Kernels whose indices divide an axis by a constant, one stage for each remainder.
+"""Kernels whose indices divide an axis by a constant, one store for each remainder.
 
 Input -> Output: a ``Kernel`` -> the same kernel with stages whose indices are affine.
     out[w] = f(x[(w + 1) div 2], k[(w + 1) mod 2])
     ->  out[2*v] = f(x[v], k[1]);  out[2*v + 1] = f(x[v + 1], k[0])
+Remainders with equally many elements share a stage, and with it what they load.
 Requires: the divided values are not negative (transposed convolutions, upsampling).
 Guarantees: each element is stored by exactly one stage; other kernels are returned as they are.
 Not here: layouts (lower.layout).
@@ -53,7 +54,11 @@ def split_phases(kernel: Kernel) -> Kernel:
     for remainders in product(*(range(divisor) for divisor in divisors.values())):
         chosen = dict(zip(divisors, remainders, strict=True))
         stages.append(_phase(stage, divisors, chosen))
-    return replace(kernel, stages=tuple(stages))
+    alike: dict[tuple[Axis, ...], list[Store]] = {}
+    for one in stages:
+        alike.setdefault(one.axes, []).extend(one.stores)
+    together = tuple(Stage(axes, tuple(stores)) for axes, stores in alike.items())
+    return replace(kernel, stages=together)
 
 
 def _divisors(stage: Stage) -> dict[str, int]:

@@ -343,9 +343,9 @@ def _further_splits(
         return {}
     splits: dict[str, int] = {}
     for stage in kernel.stages:
-        if any(axis.ordered for axis in stage.axes) or len(stage.stores) != 1:
+        if any(axis.ordered for axis in stage.axes):
             return {}
-        for node in walk(stage.stores[0].value):
+        for node in walk(*(store.value for store in stage.stores)):
             if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
                 splits.update(_packed_axis(node, stage, segment))
                 splits.update(dot_splits(node, stage, layouts, segment.block))

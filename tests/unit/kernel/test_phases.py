@@ -38,7 +38,7 @@ def test_same_values_with_affine_indices(stride: int, shift: int, size: int) -> 
     kernel = _upsampler(stride, shift, N)
     split = split_phases(kernel)
     verify(split)
-    assert len(split.stages) == stride
+    assert sum(len(stage.stores) for stage in split.stages) == stride
     for stage in split.stages:
         for node in walk(*stage.roots):
             if isinstance(node, Load):
@@ -51,6 +51,11 @@ def test_same_values_with_affine_indices(stride: int, shift: int, size: int) -> 
     sizes = {"n": size}
     want = interpret(kernel, feeds, sizes)["y"]
     np.testing.assert_array_equal(interpret(split, feeds, sizes)["y"], want)
+
+
+def test_remainders_of_one_size_share_a_stage() -> None:
+    assert len(split_phases(_upsampler(2, 0, Dim.of(8))).stages) == 1
+    assert len(split_phases(_upsampler(2, 1, Dim.of(8))).stages) == 2
 
 
 def test_leaves_other_kernels_alone() -> None:

@@ -2,10 +2,10 @@
 
 Input -> Output: a ``Reduce`` and a variant -> its value, remembered for every variant that it
 distinguishes.
-Guarantees: products are fused into sums; lanes run along the reduction where no vector axis does
-and memory is contiguous; long sums add up in blocks, so that their error hardly grows with their
+Guarantees: products are fused into sums; lanes run along the reduction where memory is
+contiguous along it only; long sums add up in blocks, so that their error hardly grows with their
 length.
-Not here: other expressions (evaluate).
+Not here: other expressions (evaluate), lanes along reductions (along).
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.codegen.cpu.along import Along
 from tilewright.codegen.cpu.convert import emit_constant, register_type
 from tilewright.codegen.cpu.dots import Dot, accumulate, dot_of
 from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
+from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
-from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, walk
+from tilewright.kernel.ir import Axis, Call, Expr, Reduce, identity_of
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
 
 ONE = Dim.of(1)
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
-_BLOCK = 512  # elements that one accumulator of a plain sum takes
 _PARTS = 4  # accumulators of a plain sum
-_STEPS = 128  # vectors along the reduction that one accumulator takes
 
 
 class Reducer:
@@ -38,20 +37,22 @@ class Reducer:
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.ev = evaluator
+        self.along = Along(self)
 
     def reduce(self, expr: Reduce, variant: Variant) -> None:
         """Computes a reduction for every variant that it distinguishes."""
         depends = self.ev.nest.depends(expr)
+        if self.along.serves_lanes(expr):
+            self.along.reduce_each_lane(expr, variant)
+            return
         variants = [variant]
         if self.ev.frame.guard is None and not self.ev.frame.branches:
             variants = self._all_variants(depends, variant)
         axes = self.ev.nest.reduce_axes[id(expr)]
         vector = self.ev.is_vector(expr)
-        if self.ev.frame.vector is None and self.ev.reduce_lanes > 1:
-            inner = self._contiguous(expr, axes)
-            if inner is not None:
-                self._vector_reduce(expr, axes, inner, variants)
-                return
+        if self.along.serves(expr):
+            self.along.reduce(expr, variants)
+            return
         lanes = self.ev.frame.lanes if vector else 1
         kind = register_type(expr.dtype, lanes)
         start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
@@ -63,25 +64,27 @@ class Reducer:
 
         def innermost() -> None:
             for one, cell in zip(variants, cells, strict=True):
-                self._add(expr, one, cell, lanes)
+                self.add(expr, one, cell, lanes)
 
         if dot is not None:
             self._dots(expr, dot, axes[:-1], variants, cells)
         elif _is_long_sum(expr, axes) and len(variants) <= 2:
             inner = axes[-1]
-            self._loops(
+            self.loops(
                 axes[:-1],
                 lambda: self._blocks(expr, inner, variants, cells, lanes),
                 expr.body,
                 variants,
             )
-        elif (cut := _cut(expr, axes)) is not None:
+        elif (cut := cut_of(expr, axes)) is not None:
             self._in_blocks(expr, axes, cut, variants, cells, lanes)
         else:
-            self._loops(axes, innermost, expr.body, variants)
+            self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
-            key = (id(expr), *self.ev.project(depends, one))
-            self.ev.remember(key, self.ev.b.load(kind, cell))
+            self.ev.remember(self.key(expr, one), self.ev.b.load(kind, cell))
+
+    def key(self, expr: Expr, variant: Variant) -> tuple[object, ...]:
+        return (id(expr), *self.ev.project(self.ev.nest.depends(expr), variant))
 
     def _dot(self, expr: Reduce) -> Dot | None:
         """The dot product of bytes that a reduction is for whole vectors."""
@@ -122,7 +125,7 @@ class Reducer:
                 ]
         return variants
 
-    def _loops(
+    def loops(
         self,
         axes: tuple[Axis, ...],
         body: Callable[[], None],
@@ -141,7 +144,7 @@ class Reducer:
             self.ev.frame.position[axis.name] = counter
             if rest:
                 self.ev.hoist([expr], variants)
-            self._loops(rest, body, expr, variants)
+            self.loops(rest, body, expr, variants)
             del self.ev.frame.position[axis.name]
 
     def _steps(
@@ -156,7 +159,7 @@ class Reducer:
                     body()
         del self.ev.frame.position[axis.name]
 
-    def _add(self, expr: Reduce, variant: Variant, cell: Value, lanes: int) -> None:
+    def add(self, expr: Reduce, variant: Variant, cell: Value, lanes: int) -> None:
         total = self.ev.b.load(register_type(expr.dtype, lanes), cell)
         self.ev.b.store(self._accumulate(expr, total, expr.body, variant, lanes), cell)
 
@@ -173,11 +176,11 @@ class Reducer:
         ev, b = self.ev, self.ev.b
         place, size = cut
         axis, rest = axes[place], axes[place + 1 :]
-        totals = _Totals(ev, expr, lanes, cells)
+        totals = Totals(ev, expr, lanes, cells)
 
         def innermost() -> None:
             for one, cell in zip(variants, cells, strict=True):
-                self._add(expr, one, cell, lanes)
+                self.add(expr, one, cell, lanes)
 
         def blocks() -> None:
             extent = ev.dim(axis.extent)
@@ -188,7 +191,7 @@ class Reducer:
                     with b.loop(first, last) as counter, ev.scope():
                         ev.frame.position[axis.name] = counter
                         ev.hoist([expr.body], variants)
-                        self._loops(rest, innermost, expr.body, variants)
+                        self.loops(rest, innermost, expr.body, variants)
                         del ev.frame.position[axis.name]
                 else:
                     # Blocks, and what is left behind the last whole one, are multiples of this.
@@ -196,7 +199,7 @@ class Reducer:
                     self._steps(axis, (first, last), count, innermost)
                 totals.take()
 
-        self._loops(axes[:place], blocks, expr.body, variants)
+        self.loops(axes[:place], blocks, expr.body, variants)
         totals.give()
 
     def _blocks(
@@ -209,12 +212,12 @@ class Reducer:
     ) -> None:
         """Adds one run of the innermost axis to the totals, block by block."""
         extent = self.ev.dim(inner.extent)
-        if inner.extent.is_const and inner.extent.const <= _BLOCK:
+        if inner.extent.is_const and inner.extent.const <= BLOCK:
             self._block(expr, inner, (index(0), extent), variants, cells, lanes)
             return
         b = self.ev.b
-        with b.loop(0, extent, _BLOCK) as first, self.ev.scope():
-            end = b.add(first, index(_BLOCK))
+        with b.loop(0, extent, BLOCK) as first, self.ev.scope():
+            end = b.add(first, index(BLOCK))
             last = b.select(b.icmp("slt", end, extent), end, extent)
             self._block(expr, inner, (first, last), variants, cells, lanes)
 
@@ -244,7 +247,7 @@ class Reducer:
                 ev.frame.position[inner.name] = counter
                 for copy in range(step):
                     for one, row in zip(variants, parts, strict=True):
-                        self._add(expr, (*one, copy), row[copy], lanes)
+                        self.add(expr, (*one, copy), row[copy], lanes)
         del ev.frame.position[inner.name]
         del ev.frame.unrolled[inner.name]
         del ev.frame.copies[inner.name]
@@ -272,153 +275,6 @@ class Reducer:
         value = self.ev.b.splat(self.ev.value(body, variant), lanes)
         return emit_op(self.ev.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
 
-    def _contiguous(self, expr: Reduce, axes: tuple[Axis, ...]) -> Axis | None:
-        """The innermost axis if all loads step by one element (or none) along it."""
-        axis = axes[-1]
-        if axis.extent.is_const and axis.extent.const < max(4, self.ev.reduce_lanes // 2):
-            return None
-        for node in walk(expr.body):
-            if isinstance(node, Reduce) and axis.name in self.ev.nest.depends(node):
-                return None
-        steps = 0
-        for node in walk(expr.body):
-            if isinstance(node, Load) and id(node) in self.ev.nest.loads:
-                stride = self.ev.nest.loads[id(node)].stride(axis.name)
-                if stride is None or (stride.terms and stride != ONE):
-                    return None
-                steps += 1 if stride.terms else 0
-        return axis if steps else None
-
-    def _vector_reduce(
-        self, expr: Reduce, axes: tuple[Axis, ...], inner: Axis, variants: Sequence[Variant]
-    ) -> None:
-        """Lanes run along the reduction; they are combined at the end."""
-        depends = self.ev.nest.depends(expr)
-        lanes = self.ev.reduce_lanes
-        if inner.extent.is_const:
-            while lanes > 4 and inner.extent.const < lanes:
-                lanes //= 2
-        copies = max(1, 4 // len(variants))
-        kind = register_type(expr.dtype, lanes)
-        start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
-        cells = [[self.ev.b.alloca(kind) for _ in range(copies)] for _ in variants]
-        for row in cells:
-            for cell in row:
-                self.ev.b.store(start, cell)
-        self.ev.hoist([expr.body], variants)
-        self._loops(
-            axes[:-1],
-            lambda: self._vector_steps(expr, inner, variants, cells, lanes, start),
-            expr.body,
-            variants,
-        )
-        op = _COMBINE[expr.combiner]
-        scalar = register_type(expr.dtype, 1)
-        for one, row in zip(variants, cells, strict=True):
-            total = self.ev.b.load(kind, row[0])
-            for cell in row[1:]:
-                total = emit_op(self.ev.b, op, [total, self.ev.b.load(kind, cell)], expr.dtype)
-            folded = self.ev.b.reduce(
-                total, lambda x, y: emit_op(self.ev.b, op, [x, y], expr.dtype)
-            )
-            if folded.type is not scalar:
-                raise InternalError("a folded vector is not a scalar")
-            self.ev.remember((id(expr), *self.ev.project(depends, one)), folded)
-
-    def _vector_steps(
-        self,
-        expr: Reduce,
-        inner: Axis,
-        variants: Sequence[Variant],
-        cells: Sequence[Sequence[Value]],
-        lanes: int,
-        neutral: Value,
-    ) -> None:
-        frame = self.ev.frame
-        copies = len(cells[0])
-        extent = self.ev.dim(inner.extent)
-        place = len(variants[0])
-        frame.unrolled[inner.name] = (place, lanes)
-        frame.copies[inner.name] = copies
-        frame.vector, frame.lanes = inner.name, lanes
-        group = lanes * copies
-        whole = self.ev.b.mul(self.ev.b.sdiv(extent, index(group)), index(group))
-        kind = register_type(expr.dtype, lanes)
-
-        def groups(first: Value, last: Value) -> None:
-            with self.ev.b.loop(first, last, group) as counter, self.ev.scope():
-                frame.position[inner.name] = counter
-                for copy in range(copies):
-                    for one, row in zip(variants, cells, strict=True):
-                        self._add(expr, (*one, copy), row[copy], lanes)
-
-        if _cut(expr, (inner,), group * _STEPS) is None:
-            groups(index(0), whole)
-        else:
-            totals = _Totals(self.ev, expr, lanes, [cell for row in cells for cell in row])
-            with self.ev.b.loop(0, whole, group * _STEPS) as first:
-                end = self.ev.b.add(first, index(group * _STEPS))
-                last = self.ev.b.select(self.ev.b.icmp("slt", end, whole), end, whole)
-                groups(first, last)
-                totals.take()
-            totals.give()
-        with self.ev.b.loop(whole, extent, lanes) as counter, self.ev.scope():
-            frame.position[inner.name] = counter
-            mask = self.ev.lane_mask(self.ev.b.sub(extent, counter), 0, lanes)
-            frame.tails = {0: mask}
-            for one, row in zip(variants, cells, strict=True):
-                total = self.ev.b.load(kind, row[0])
-                value = self.ev.b.splat(self.ev.value(expr.body, (*one, 0)), lanes)
-                kept = self.ev.b.select(mask, value, neutral)
-                op = _COMBINE[expr.combiner]
-                self.ev.b.store(emit_op(self.ev.b, op, [total, kept], expr.dtype), row[0])
-            frame.tails = {}
-        frame.vector, frame.lanes = None, 1
-        del frame.position[inner.name]
-        del frame.unrolled[inner.name]
-        del frame.copies[inner.name]
-
-
-class _Totals:
-    """Sums of blocks, kept in memory: the loop inside needs the registers for its cells."""
-
-    def __init__(self, ev: Evaluator, expr: Reduce, lanes: int, cells: Sequence[Value]) -> None:
-        self.b, self.dtype, self.cells = ev.b, expr.dtype, cells
-        self.kind = register_type(expr.dtype, lanes)
-        self.zero = emit_constant(0, expr.dtype, lanes)
-        self.totals = [self.b.alloca(self.kind) for _ in cells]
-        for total in self.totals:
-            self.b.store(self.zero, total, volatile=True)
-
-    def take(self) -> None:
-        """Adds the cells to the totals and empties them."""
-        for total, cell in zip(self.totals, self.cells, strict=True):
-            parts = [self.b.load(self.kind, total, volatile=True), self.b.load(self.kind, cell)]
-            self.b.store(emit_op(self.b, "add", parts, self.dtype), total, volatile=True)
-            self.b.store(self.zero, cell)
-
-    def give(self) -> None:
-        """Adds the totals to the cells, which hold what no block has taken."""
-        for total, cell in zip(self.totals, self.cells, strict=True):
-            parts = [self.b.load(self.kind, total, volatile=True), self.b.load(self.kind, cell)]
-            self.b.store(emit_op(self.b, "add", parts, self.dtype), cell)
-
-
-def _cut(expr: Reduce, axes: tuple[Axis, ...], block: int = _BLOCK) -> tuple[int, int] | None:
-    """Which axis of a long float sum to cut into blocks, and how much of it makes a block."""
-    if expr.combiner != "sum" or not expr.dtype.is_float:
-        return None
-    known = all(axis.extent.is_const for axis in axes)
-    if known and math.prod(axis.extent.const for axis in axes) <= 2 * block:
-        return None
-    inside = 1
-    for place in range(len(axes) - 1, -1, -1):
-        extent = axes[place].extent
-        if not extent.is_const or inside * extent.const > block:
-            return place, max(1, block // inside)
-        inside *= max(1, extent.const)
-    return None
-
 
 def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:
     """A float sum of many terms that are no products (those are tiled, and bounded by layers)."""
@@ -428,5 +284,5 @@ def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:
         return False
     points = 1
     for axis in axes:
-        points *= axis.extent.const if axis.extent.is_const else _BLOCK
+        points *= axis.extent.const if axis.extent.is_const else BLOCK
     return points >= 4 * _PARTS

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget
-from tilewright.codegen.cpu.traits import MAX_LANES, balanced, reduces_of, reusing_axes
+from tilewright.codegen.cpu.traits import MAX_LANES, balanced, reusing_axes, sums_at_once
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis
 from tilewright.kernel.nest import Nest
@@ -83,7 +83,7 @@ def _too_many_registers(schedule: Schedule, nest: Nest, target: CpuTarget) -> st
     copies = 1
     for count in schedule.unroll.values():
         copies *= count
-    needed = copies * max(1, len(reduces_of(nest))) + _OPERANDS
+    needed = copies * sums_at_once(nest) + _OPERANDS
     if needed > target.num_vectors:
         return f"{needed} registers are needed, there are {target.num_vectors}"
     return None
@@ -96,7 +96,7 @@ def _contractions(nest: Nest, first: Schedule, num_vectors: int) -> Iterator[Sch
     for depth in _FEW:
         yield replace(first, depth=depth)
     vector = next(axis for axis in nest.axes if axis.name == first.vector)
-    registers = (num_vectors - _OPERANDS) // max(1, len(reduces_of(nest)))
+    registers = (num_vectors - _OPERANDS) // sums_at_once(nest)
     over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))
     several = not vector.extent.is_const or vector.extent.const > first.lanes
     columns: list[tuple[Axis | None, int]] = [(None, 1)]

@@ -5,7 +5,8 @@ refused.
     sequential      nests with ordered axes: one thread runs each outer iteration, scalar code
     dot_product     sums of products of bytes, four at a time: the tile of a contraction
     contraction     sums of products that reuse operands: register tile of rows x vectors
-    row_reduction   reductions along contiguous memory: vectors run along the reduction
+    row_reduction   reductions along contiguous memory: vectors run along the reduction, several
+                    of them at once where their results lie close together
     elementwise     everything with an axis of contiguous stores: vectors run along that axis
     scalar          anything
 Guarantees: a refusal states its reason; ``scalar`` never refuses.
@@ -29,8 +30,10 @@ from tilewright.codegen.cpu.traits import (
     reduces_of,
     reusing_axes,
     step_cost,
+    sums_at_once,
     widest_lanes,
 )
+from tilewright.core.dtypes import BOOL
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
 from tilewright.kernel.dot import is_dot
@@ -43,6 +46,8 @@ _ROWS_IN_FLIGHT = 4
 _MANY_REGISTERS = 32
 _DEPTH = 4
 _SHORT_ROW = 256
+_NEAR = 4  # elements between results that one vector may hold
+_GROUPS = 16  # vectors of results in one parallel iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     if _dot_is_better(nest, vector, target):
         return Refusal("operands are contiguous along the reduction")
     lanes = _fitting_lanes(widest_lanes(nest, target), vector.extent)
-    tile = _register_tile(nest, vector, lanes, reduces, target)
+    tile = _register_tile(nest, vector, lanes, target)
     return Schedule(
         tactic="contraction",
         lanes=lanes,
@@ -145,6 +150,16 @@ def row_reduction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
             lanes=lanes,
             vector=inner.name,
             unroll=_several_rows(nest, inner) if _are_short(nest, reduces) else {},
+            reduce_lanes=lanes,
+        )
+    beside = _results_side_by_side(nest, reduces)
+    if beside is not None:
+        return Schedule(
+            tactic="row_reduction",
+            lanes=_fitting_lanes(lanes, beside.extent),
+            vector=beside.name,
+            unroll={beside.name: 1},
+            chunk=_GROUPS,
             reduce_lanes=lanes,
         )
     unroll: dict[str, int] = {}
@@ -262,6 +277,27 @@ def _dot_is_better(nest: Nest, vector: Axis, target: CpuTarget) -> bool:
     return False
 
 
+def _results_side_by_side(nest: Nest, reduces: list[Reduce]) -> Axis | None:
+    """The axis of results that lie close together, each a short reduction along memory.
+
+    A vector of them costs a few shuffles for each; singly, each costs as much as its sum, and what
+    follows the sum is computed singly too.
+    """
+    if not _are_short(nest, reduces) or any(node.dtype is BOOL for node in reduces):
+        return None
+    for axis in reversed(nest.axes):
+        if axis.ordered or (axis.extent.is_const and axis.extent.const < 4):
+            continue
+        near = all(_is_near(form.stride(axis.name)) for form in nest.stores)
+        if near and all(axis.name in nest.depends(node) for node in reduces):
+            return axis
+    return None
+
+
+def _is_near(stride: Dim | None) -> bool:
+    return stride is not None and stride.is_const and 1 <= stride.const <= _NEAR
+
+
 def _are_short(nest: Nest, reduces: list[Reduce]) -> bool:
     """True for rows whose sums take as long to add up across lanes as along the row."""
     return all(num_points(nest.reduce_axes[id(node)]) <= _SHORT_ROW for node in reduces)
@@ -298,14 +334,12 @@ class _Tile:
     outer: tuple[str, ...]
 
 
-def _register_tile(
-    nest: Nest, vector: Axis, lanes: int, reduces: list[Reduce], target: CpuTarget
-) -> _Tile:
+def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _Tile:
     """Rows reuse loaded vectors, columns (vectors or another axis) reuse loaded scalars.
 
     Accumulators, one vector of each column and two scalars fit the registers.
     """
-    budget = (28 if target.num_vectors >= _MANY_REGISTERS else 12) // max(1, len(reduces))
+    budget = (28 if target.num_vectors >= _MANY_REGISTERS else 12) // sums_at_once(nest)
     over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))
     rows = next(iter(over_vectors or over_scalars), None)
     unroll = {vector.name: 1}

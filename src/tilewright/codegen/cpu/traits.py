@@ -21,6 +21,15 @@ def reduces_of(nest: Nest) -> list[Reduce]:
     return [node for node in walk(*roots) if isinstance(node, Reduce)]
 
 
+def sums_at_once(nest: Nest) -> int:
+    """Reductions whose accumulators are live together: those of one store."""
+    counts = [
+        sum(isinstance(node, Reduce) for node in walk(*evaluated(store)))
+        for store in nest.stage.stores
+    ]
+    return max(1, *counts)
+
+
 def is_product(node: Expr) -> bool:
     """True for sums of products, whose operands a register tile loads once for many."""
     if not isinstance(node, Reduce):
