@@ -360,13 +360,18 @@ def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int
             continue
         moving = axes_of(*part.index)
         names = [axis for axis in stage.axes if axis.name in moving]
-        if len(names) != 1 or part.dtype is not FLOAT32 or not _is_long(node):
+        # Of several axes the last is the product's; the others are a batch of matrices.
+        if not names or part.dtype is not FLOAT32 or not _is_long(node):
             continue
-        axis = names[0]
+        axis = names[-1]
+        if len(names) > 1 and axis is not last:
+            continue
         if not axis.extent.is_const:
             continue
         size = axis.extent.const
         wide = 2 * segment.block
+        if axis is last and size < wide and size % segment.least_block == 0:
+            return {}  # it lies as a panel does, without padding
         if axis is last and -(-size // wide) * wide <= _MAX_PADDING * size:
             return {axis.name: wide}
         if -(-size // segment.block) * segment.block <= _MAX_PADDING * size:

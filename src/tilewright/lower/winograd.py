@@ -1,24 +1,19 @@
-"""Winograd F(4x4, 3x3): 3x3 convolutions of stride 1 with a quarter of the multiplications.
+"""Winograd: 3x3 convolutions of stride 1 with a quarter (or 4/9) of the multiplications.
 
-Input -> Output: one convolution kernel -> three: input tiles transformed, 36 matrix products,
-outputs.
+Input -> Output: one convolution kernel -> three: input tiles transformed, 36 (or 16) matrix
+products, outputs.
     V[t, c] = B^T d B;  M[t, m] = sum(c: V[t, c] * U[c, m]);  Y = A^T M A, then the epilogue
 Requires: float32, constant weights, one group, enough channels (``refusal`` says what is
 missing).
-Guarantees: weights are transformed in float64 and rounded once; results differ from direct sums
-by up to 2e-5 of the largest value, which the decision records; borders of tiles never store
-outside.
-Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015), section 4.
+Guarantees: weights are transformed in float64 and rounded once; the decision records by how much
+results may differ from direct sums; borders of tiles never store outside.
+Not here: the algebra of tiles (winograd_schemes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.record import DecisionLog
@@ -45,28 +40,17 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.winograd_schemes import F2, F4, SCHEMES, TAPS, Array, Scheme, both_ways
 
-TILE, TAPS, POINTS = 4, 3, 6
 _MIN_CHANNELS = 16
 _MAX_RELATIVE_COST = 0.8
 # Predicted microseconds use these rates (one core): operations and bytes a microsecond.
 _FLOPS_PER_US, _CACHE_BYTES_PER_US, _DRAM_BYTES_PER_US = 100_000, 50_000, 25_000
 _LARGE_WEIGHTS_BYTES = 8 << 20
-_G = np.array(
-    [
-        [1 / 4, 0, 0],
-        [-1 / 6, -1 / 6, -1 / 6],
-        [-1 / 6, 1 / 6, -1 / 6],
-        [1 / 24, 1 / 12, 1 / 6],
-        [1 / 24, -1 / 12, 1 / 6],
-        [0, 0, 1],
-    ]
-)
 ONE = Dim.of(1)
-_CHOSEN = "F(4x4, 3x3), error up to 2e-5 of the largest value"
 _SINGLE_STORE_US = 0.005  # of one result, with its share of the transform, in scalar code
 _USUAL_SIZE = 40  # of a symbolic height or width, for predictions
-Array = npt.NDArray[Any]
+_LARGER_IS_WORTH = 1.1  # what smaller tiles have to save, as predictions are rough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +63,7 @@ class _Convolution:
     weight: Load
     before: tuple[int, int]
     sizes: tuple[Dim, Dim]
+    scheme: Scheme = F4
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -103,11 +88,11 @@ def apply_winograd(
         if isinstance(found, Refusal):
             result.append(kernel)
             if found.reason:
-                log.add("winograd", "+".join(kernel.sources), "direct", (("F(4x4)", found.reason),))
+                log.add("winograd", "+".join(kernel.sources), "direct", ((F4.name, found.reason),))
             continue
-        log.add(
-            "winograd", "+".join(kernel.sources), "F(4x4, 3x3), error up to 2e-5 of the largest"
-        )
+        scheme = found.scheme
+        bound = f"{scheme.name}, error up to {scheme.error} of the largest"
+        log.add("winograd", "+".join(kernel.sources), bound)
         kernels_made, name, array = _rewrite(found, constants)
         result.extend(kernels_made)
         added[name] = array
@@ -144,7 +129,8 @@ def _match(
     if weight.buffer not in constants:
         return Refusal("the weights are not constant")
     singly = kernel.outputs[0].name in row_major
-    return found if (reason := _unprofitable(found, singly)) is None else Refusal(reason)
+    scheme = _profitable(found, singly)
+    return scheme if isinstance(scheme, Refusal) else replace(found, scheme=scheme)
 
 
 def _is_zero(expr: Expr) -> bool:
@@ -177,30 +163,37 @@ def _windows(kernel: Kernel, total: Reduce, data: Load, weight: Load) -> _Convol
     )
 
 
-def _unprofitable(conv: _Convolution, singly: bool) -> str | None:
-    """The reason against the transform, or None; ``singly``: results are stored one by one."""
+def _profitable(conv: _Convolution, singly: bool) -> Scheme | Refusal:
+    """The fastest scheme, if one is faster; ``singly``: results are stored one by one."""
     depth, filters = conv.total.axes[0].extent, conv.axes[1].extent
     if not depth.is_const or not filters.is_const:
-        return "the number of channels is not known"
+        return Refusal("the number of channels is not known")
     c, m = depth.const, filters.const
     if min(c, m) < _MIN_CHANNELS:
-        return f"{min(c, m)} channels are too few"
-    batch, height, width = (conv.axes[k].extent for k in (0, 2, 3))
+        return Refusal(f"{min(c, m)} channels are too few")
     n, h, w = (
-        d.const if d.is_const else default for d, default in ((batch, 1), (height, 40), (width, 40))
+        _size(conv.axes[k].extent, usual)
+        for k, usual in ((0, 1), (2, _USUAL_SIZE), (3, _USUAL_SIZE))
     )
-    tiles = n * -(-h // TILE) * -(-w // TILE)
-    points = POINTS * POINTS
-    weights = points * c * m * 4
-    rate = _DRAM_BYTES_PER_US if weights > _LARGE_WEIGHTS_BYTES else _CACHE_BYTES_PER_US
-    moved = 2 * 4 * points * tiles * (c + m)
-    direct = 2 * n * h * w * c * m * TAPS * TAPS / _FLOPS_PER_US
-    ours = 2 * points * tiles * c * m / _FLOPS_PER_US + weights / rate + moved / _CACHE_BYTES_PER_US
-    if singly:
-        ours += n * h * w * m * _SINGLE_STORE_US
-    if ours > _MAX_RELATIVE_COST * direct:
-        return f"it would take {ours:.0f} us, direct sums {direct:.0f} us"
-    return None
+    direct = 2 * n * h * w * c * m * TAPS * TAPS / _FLOPS_PER_US + _read_us(TAPS * TAPS * c * m)
+    times: list[float] = []
+    for scheme in SCHEMES:
+        tiles = n * -(-h // scheme.tile) * -(-w // scheme.tile)
+        points = scheme.points * scheme.points
+        us = 2 * points * tiles * c * m / _FLOPS_PER_US + _read_us(points * c * m)
+        us += 2 * 4 * points * tiles * (c + m) / _CACHE_BYTES_PER_US
+        times.append(us + (n * h * w * m * _SINGLE_STORE_US if singly else 0))
+    large, small = times
+    us, scheme = (large, F4) if large <= _LARGER_IS_WORTH * small else (small, F2)
+    if us > _MAX_RELATIVE_COST * direct:
+        return Refusal(f"it would take {us:.0f} us, direct sums {direct:.0f} us")
+    return scheme
+
+
+def _read_us(weights: int) -> float:
+    """Time to read float32 weights, which other layers' push out of the caches if they are many."""
+    size = 4 * weights
+    return size / (_DRAM_BYTES_PER_US if size > _LARGE_WEIGHTS_BYTES else _CACHE_BYTES_PER_US)
 
 
 def _size(dim: Dim, usual: int) -> int:
@@ -213,50 +206,48 @@ def _size(dim: Dim, usual: int) -> int:
 def _rewrite(conv: _Convolution, constants: Mapping[str, Array]) -> tuple[list[Kernel], str, Array]:
     n, m, h, w = conv.axes
     c = conv.total.axes[0]
-    rows = Axis("th", h.extent.ceildiv(TILE))
-    columns = Axis("tw", w.extent.ceildiv(TILE))
-    points = Dim.of(POINTS * POINTS)
+    scheme = conv.scheme
+    rows = Axis("th", h.extent.ceildiv(scheme.tile))
+    columns = Axis("tw", w.extent.ceildiv(scheme.tile))
+    points = Dim.of(scheme.points * scheme.points)
     out = conv.kernel.outputs[0]
     label = f"{out.name}/winograd"
     shape = (points, n.extent, rows.extent, columns.extent)
     tiles = Buffer(f"{label}.v", FLOAT32, (*shape, c.extent))
     products = Buffer(f"{label}.m", FLOAT32, (*shape, m.extent))
     weights = Buffer(f"{label}.u", FLOAT32, (points, c.extent, m.extent))
-    transformed = _G @ constants[conv.weight.buffer].astype(np.float64) @ _G.T
-    array = transformed.transpose(2, 3, 1, 0).reshape(
-        POINTS * POINTS, c.extent.const, m.extent.const
-    )
     kernels = [
         _input_kernel(conv, tiles, (n, rows, columns, Axis("c", c.extent))),
         _product_kernel(conv, tiles, weights, products),
         _output_kernel(conv, products, (n, m, rows, columns)),
     ]
-    return kernels, weights.name, np.ascontiguousarray(array.astype(np.float32))
+    return kernels, weights.name, scheme.transformed(constants[conv.weight.buffer])
 
 
 def _input_kernel(conv: _Convolution, tiles: Buffer, axes: tuple[Axis, ...]) -> Kernel:
-    """36 stores of one tile: ``B^T d B`` with guarded loads of a 6x6 patch."""
+    """A store for each point of a tile: ``B^T d B`` with guarded loads of a patch."""
     n, rows, columns, c = axes
+    tile, points = conv.scheme.tile, conv.scheme.points
     patch: list[list[Expr]] = []
-    for i in range(POINTS):
-        y = rows.var * TILE + (i - conv.before[0])
+    for i in range(points):
+        y = rows.var * tile + (i - conv.before[0])
         line: list[Expr] = []
-        for j in range(POINTS):
-            x = columns.var * TILE + (j - conv.before[1])
+        for j in range(points):
+            x = columns.var * tile + (j - conv.before[1])
             value = load(conv.data.buffer, FLOAT32, (n.var, c.var, y, x))
             inside = y.ge(0) & y.lt(dim_value(conv.sizes[0]))
             inside = inside & x.ge(0) & x.lt(dim_value(conv.sizes[1]))
             line.append(select(inside, value, constant(0, FLOAT32)))
         patch.append(line)
-    done = _both_ways(patch, _input_transform)
+    done = both_ways(patch, conv.scheme.into)
     stores = tuple(
         Store(
             tiles.name,
-            (dim_value(i * POINTS + j), n.var, rows.var, columns.var, c.var),
+            (dim_value(i * points + j), n.var, rows.var, columns.var, c.var),
             done[i][j],
         )
-        for i in range(POINTS)
-        for j in range(POINTS)
+        for i in range(points)
+        for j in range(points)
     )
     source = next(b for b in conv.kernel.inputs if b.name == conv.data.buffer)
     return Kernel(
@@ -287,28 +278,29 @@ def _product_kernel(conv: _Convolution, tiles: Buffer, weights: Buffer, products
 
 
 def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...]) -> Kernel:
-    """16 stores of one tile: ``A^T M A``, each through the convolution's epilogue."""
+    """A store for each result of a tile: ``A^T M A``, each through the convolution's epilogue."""
     n, m, rows, columns = axes
+    tile, points = conv.scheme.tile, conv.scheme.points
     grid = [
         [
-            products[dim_value(i * POINTS + j), n.var, rows.var, columns.var, m.var]
-            for j in range(POINTS)
+            products[dim_value(i * points + j), n.var, rows.var, columns.var, m.var]
+            for j in range(points)
         ]
-        for i in range(POINTS)
+        for i in range(points)
     ]
-    done = _both_ways(grid, _output_transform)
+    done = both_ways(grid, conv.scheme.back)
     height, width = conv.axes[2].extent, conv.axes[3].extent
     original = conv.kernel.stages[0].stores[0]
     stores: list[Store] = []
-    for i in range(TILE):
-        y = rows.var * TILE + i
-        for j in range(TILE):
-            x = columns.var * TILE + j
+    for i in range(tile):
+        y = rows.var * tile + i
+        for j in range(tile):
+            x = columns.var * tile + j
             names = {conv.axes[2].name: y, conv.axes[3].name: x}
             guards = [
                 at.lt(dim_value(size))
                 for at, size, k in ((y, height, i), (x, width, j))
-                if not _always(size, k)
+                if not _always(size, k, tile)
             ]
             stores.append(
                 Store(
@@ -331,9 +323,9 @@ def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...])
     )
 
 
-def _always(size: Dim, offset: int) -> bool:
-    """True when ``4*t + offset`` is inside for every tile."""
-    return size.is_const and (size.const % TILE == 0 or offset < size.const % TILE)
+def _always(size: Dim, offset: int, tile: int) -> bool:
+    """True when ``tile*t + offset`` is inside for every tile."""
+    return size.is_const and (size.const % tile == 0 or offset < size.const % tile)
 
 
 def _still_read(name: str, stores: Sequence[Store]) -> bool:
@@ -354,36 +346,3 @@ def _with_sum(root: Expr, total: Reduce, value: Expr, names: Mapping[str, Expr])
         else:
             done[id(node)] = rebuild(node, [done[id(child)] for child in node.children])
     return done[id(root)]
-
-
-def _both_ways(grid: list[list[Expr]], one: Any) -> list[list[Expr]]:
-    """A transform over columns, then over rows."""
-    across = [one(row) for row in grid]
-    down = [one([row[j] for row in across]) for j in range(len(across[0]))]
-    return [[down[j][i] for j in range(len(down))] for i in range(len(down[0]))]
-
-
-def _input_transform(d: Sequence[Expr]) -> list[Expr]:
-    """``B^T d`` for six values."""
-    even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
-    near, far = d[4] - d[2], (d[3] - d[1]) * 2.0
-    return [
-        d[0] * 4.0 - d[2] * 5.0 + d[4],
-        even + odd,
-        even - odd,
-        near + far,
-        near - far,
-        d[1] * 4.0 - d[3] * 5.0 + d[5],
-    ]
-
-
-def _output_transform(m: Sequence[Expr]) -> list[Expr]:
-    """``A^T m`` for six values."""
-    sum1, difference1 = m[1] + m[2], m[1] - m[2]
-    sum2, difference2 = m[3] + m[4], m[3] - m[4]
-    return [
-        m[0] + sum1 + sum2,
-        difference1 + difference2 * 2.0,
-        sum1 + sum2 * 4.0,
-        difference1 + difference2 * 8.0 + m[5],
-    ]

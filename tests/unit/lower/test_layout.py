@@ -186,3 +186,15 @@ def test_matrix_product_packs_its_constant() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     engine = _check(_network(nodes, {"w": _weight(48, 96)}, [5, 48]), (5, 48))
     assert any(d.stage == "pack" for d in engine.decisions)
+
+
+def test_a_batch_of_constant_matrices_is_packed_into_panels() -> None:
+    """Unpacked, a panel's rows are a matrix's row apart; 24 columns are one panel as they are."""
+    for columns, axes in ((64, 4), (24, 3)):
+        weight = _weight(9, 48, columns)
+        model = _network(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}, [9, 20, 48]
+        )
+        engine = _check(model, (9, 20, 48))
+        (chosen,) = (d.chosen for d in engine.decisions if d.stage == "pack")
+        assert chosen.count("*") == axes

@@ -46,6 +46,7 @@ _ROWS_IN_FLIGHT = 4
 _MANY_REGISTERS = 32
 _DEPTH = 4
 _SHORT_ROW = 256
+_MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
 _GROUPS = 16  # vectors of results in one parallel iteration
 
@@ -119,6 +120,8 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     if _dot_is_better(nest, vector, target):
         return Refusal("operands are contiguous along the reduction")
     lanes = _fitting_lanes(widest_lanes(nest, target), vector.extent)
+    if target.halves_vectors and lanes > 4 and _is_idle(lanes, vector.extent):
+        lanes //= 2
     tile = _register_tile(nest, vector, lanes, target)
     return Schedule(
         tactic="contraction",
@@ -213,6 +216,14 @@ def _fitting_lanes(lanes: int, extent: Dim) -> int:
         while lanes > 4 and extent.const <= lanes // 2:
             lanes //= 2
     return lanes
+
+
+def _is_idle(lanes: int, extent: Dim) -> bool:
+    """True when vectors of half as many lanes leave fewer lanes idle, by far."""
+    if not extent.is_const:
+        return False
+    whole, half = (-(-extent.const // size) * size for size in (lanes, lanes // 2))
+    return whole > _MANY_IDLE * half
 
 
 def _access_cost(nest: Nest, axis: str) -> float | None:
@@ -347,7 +358,7 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     columns = 1
     small = rows is not None and rows.extent.is_const and rows.extent.const * 2 <= budget // 2
     if not (vector.extent.is_const and vector.extent.const <= lanes):
-        columns = unroll[vector.name] = min(2, max(1, budget))
+        columns = unroll[vector.name] = min(_columns(vector.extent.ceildiv(lanes)), max(1, budget))
     else:
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:

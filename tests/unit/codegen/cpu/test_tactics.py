@@ -151,6 +151,21 @@ def test_short_known_axes_take_short_vectors(size: int, lanes: int) -> None:
     assert (schedule.vector, schedule.lanes) == ("i1", lanes)
 
 
+@pytest.mark.parametrize(("size", "lanes", "columns"), [(24, 8, 3), (32, 16, 2), (40, 16, 3)])
+def test_vectors_of_half_the_lanes_where_whole_ones_would_idle(
+    size: int, lanes: int, columns: int
+) -> None:
+    a, b = buffer("a", 64, 64), buffer("b", 64, size)
+    axis = Axis("r", Dim.of(64))
+    kernel = pure(
+        buffer("out", 64, size),
+        (a, b),
+        lambda i, j: reduce_axes("sum", (axis,), a[i, axis.var] * b[axis.var, j]),
+    )
+    schedule = choose(nest(kernel), WIDE)[0]
+    assert (schedule.lanes, schedule.copies("i1")) == (lanes, columns)
+
+
 @TARGETS
 @pytest.mark.parametrize("shape", [(64, 64, 64), (1, 512, 64), (7, 3, 9), (512, 16, 64)])
 def test_the_register_tile_fits_the_registers(
