@@ -110,7 +110,7 @@ class Reducer:
                 b.store(accumulate(self.ev, dot, b.load(kind, cell), one), cell)
 
         self.ev.frame.position[dot.axis] = index(0)
-        self._loops(axes, innermost, expr.body, variants)
+        self.loops(axes, innermost, expr.body, variants)
         del self.ev.frame.position[dot.axis]
 
     def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:

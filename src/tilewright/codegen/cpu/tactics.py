@@ -92,7 +92,7 @@ def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         if vector.extent == Dim.of(lanes) and all(
             dot_of(nest, node, vector.name) is not None for node in reduces
         ):
-            tile = _register_tile(nest, vector, lanes, reduces, target)
+            tile = _register_tile(nest, vector, lanes, target)
             return Schedule(
                 tactic="dot_product",
                 lanes=lanes,
@@ -358,7 +358,8 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     columns = 1
     small = rows is not None and rows.extent.is_const and rows.extent.const * 2 <= budget // 2
     if not (vector.extent.is_const and vector.extent.const <= lanes):
-        columns = unroll[vector.name] = min(_columns(vector.extent.ceildiv(lanes)), max(1, budget))
+        vectors = vector.extent.ceildiv(lanes)
+        columns = unroll[vector.name] = min(_even_columns(vectors, 2, budget), max(1, budget))
     else:
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
