@@ -1,6 +1,7 @@
 """Tilewright compiles neural networks to the roofline of the hardware that they run on.
 
-``tilewright.compile(model)`` -> ``Engine``; ``tilewright.load(path)`` -> ``Engine``.
+``tilewright.compile(model)`` -> ``Engine``; ``tilewright.load(path)`` -> ``Engine``;
+``tilewright.quantize(model, data)`` -> ``Quantized``.
 Guarantees: importing this package loads no heavy dependency; each name loads what it needs when it
 is first used.
 """
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tilewright.compiler import Require as Require
     from tilewright.compiler import compile as compile
+    from tilewright.compress.pictures import Preprocessing as Preprocessing
+    from tilewright.compress.quantize import Quantized as Quantized
+    from tilewright.compress.quantize import quantize as quantize
     from tilewright.core.errors import UserError as UserError
     from tilewright.core.record import Decision as Decision
     from tilewright.core.record import Measurement as Measurement
@@ -23,21 +27,27 @@ _HOMES = {
     "Decision": "tilewright.core.record",
     "Engine": "tilewright.runtime",
     "Measurement": "tilewright.core.record",
+    "Preprocessing": "tilewright.compress.pictures",
+    "Quantized": "tilewright.compress.quantize",
     "Require": "tilewright.compiler",
     "UserError": "tilewright.core.errors",
     "compile": "tilewright.compiler",
     "load": "tilewright.runtime",
+    "quantize": "tilewright.compress.quantize",
 }
 
 __all__ = [
     "Decision",
     "Engine",
     "Measurement",
+    "Preprocessing",
+    "Quantized",
     "Require",
     "UserError",
     "__version__",
     "compile",
     "load",
+    "quantize",
 ]
 
 

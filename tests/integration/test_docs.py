@@ -84,6 +84,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     onnx.save(model, tmp_path / "model.onnx")
     np.savez(tmp_path / "inputs.npz", x=normal(2, 3, 16, 16))
+    np.save(tmp_path / "calibration.npy", normal(16, 3, 16, 16))
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

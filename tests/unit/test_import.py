@@ -47,8 +47,9 @@ def test_help_loads_nothing_that_computes() -> None:
 
 
 def test_public_names_are_fixed() -> None:
-    names = ["Decision", "Engine", "Measurement", "Require", "UserError", "__version__"]
-    assert sorted(tilewright.__all__) == [*names, "compile", "load"]
+    names = ["Decision", "Engine", "Measurement", "Preprocessing", "Quantized", "Require"]
+    names += ["UserError", "__version__", "compile", "load", "quantize"]
+    assert sorted(tilewright.__all__) == names
 
 
 @pytest.mark.parametrize("name", tilewright.__all__)

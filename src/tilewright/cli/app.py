@@ -48,7 +48,7 @@ EXAMPLES = {  # shown below each verb's help
     "verify": "verify model.onnx --engine model.tw --npz inputs.npz",
     "explain": "explain model.tw --npz inputs.npz --html report.html",
     "profile": "profile model.tw --npz inputs.npz --trace trace.json",
-    "quantize": "quantize model.onnx --lint --dim batch=1",
+    "quantize": "quantize model.onnx --data pictures --mean 127 --std 128 -o model_int8.onnx",
     "tune": "tune model.tw --npz inputs.npz --timing-store timings.sqlite",
     "bench": "bench model.onnx --against onnxruntime,openvino --threads 1,2 --dim batch=1",
     "device": "device --board h200 --occupancy regs=64,smem=48KiB,block=256",

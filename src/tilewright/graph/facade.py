@@ -107,6 +107,10 @@ class Model:
         """The graph as it is now."""
         return view(self._model)
 
+    def editable(self) -> ir.Model:
+        """The graph itself, for those who edit it in this room."""
+        return self._model
+
     def infer(
         self, minimum: Mapping[str, int] | None = None, log: DecisionLog | None = None
     ) -> Inference:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli.app import build_app
+from unit.compiler.models import network, normal
 from unit.graph.models import model_of, node, tensor_info
 
 
@@ -41,3 +43,52 @@ def test_threads_of_a_gpu_are_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 1
     assert "would have no effect" in result.stderr
+
+
+def _float_model(folder: Path) -> str:
+    onnx.save(network(), folder / "float.onnx")
+    np.save(folder / "data.npy", normal(12, 3, 6, 8))
+    return str(folder / "float.onnx")
+
+
+def test_a_model_is_quantised_and_told(tmp_path: Path) -> None:
+    words = ["quantize", _float_model(tmp_path), "--data", str(tmp_path / "data.npy"), "--quiet"]
+    output = tmp_path / "out.onnx"
+    result = CliRunner().invoke(build_app(), [*words, "-o", str(output), "--sensitivity"])
+    assert result.exit_code == 0, result.output
+    assert "2 layers" in result.stdout
+    assert "main cause" in result.stdout
+    onnx.checker.check_model(str(output), full_check=True)
+    result = CliRunner().invoke(build_app(), [*words, "-o", str(output), "--json", "--per-tensor"])
+    facts = json.loads(result.stdout)
+    assert facts["weights"] == "int8 per tensor"
+    assert facts["sensitivity"] is None
+    assert {"stage", "subject", "chosen"} <= set(facts["decisions"][0])
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--data", "DATA"], 2, "-o OUT.onnx, or --lint"),
+        (["-o", "OUT"], 1, "data is missing"),
+        (["-o", "OUT", "--data", "MODEL"], 1, "no folder, .npy or .npz file"),
+        (["-o", "MODEL", "--data", "DATA"], 1, "is the same file"),
+        (["-o", "OUT", "--data", "DATA", "--mean", "1"], 2, "both --mean and --std"),
+        (["-o", "OUT", "--data", "DATA", "--mean", "x", "--std", "1"], 2, "is no number"),
+        (["-o", "OUT", "--data", "DATA", "--size", "8"], 2, "both --mean and --std"),
+        (["-o", "OUT", "--data", "DATA", "--mean", "1", "--std", "1"], 1, "is for pictures"),
+        (["-o", "OUT", "--data", "DATA", "--eval-limit", "9"], 1, "without --sensitivity"),
+        (["-o", "OUT", "--data", "DATA", "--dim", "batch=1"], 1, "sizes are those of the data"),
+        (["--lint", "--data", "DATA"], 1, "with --lint nothing is quantised"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, words: list[str], code: int, message: str
+) -> None:
+    model = _float_model(tmp_path)
+    files = {"MODEL": model, "DATA": str(tmp_path / "data.npy"), "OUT": str(tmp_path / "o.onnx")}
+    given = ["quantize", model, *(files.get(word, word) for word in words)]
+    result = CliRunner().invoke(build_app(), given)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.split())

@@ -1,0 +1,116 @@
+"""Options of ``tilewright.quantize``, checked.
+
+Input -> Output: what a caller passes -> ``QuantizeOptions``.
+Guarantees: an unknown, misspelt or contradictory option is a ``BadOption`` with what is allowed.
+Not here: data (data), budgets (search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.compress.observers import METHODS, SHARE
+from tilewright.core import check_option as check
+from tilewright.core.errors import BadOption
+
+REMEDIES = (
+    "equalize",
+    "smooth",
+    "gptq",
+    "adaround",
+    "bias-correction",
+)  # in the order of their work
+ACTIVATIONS = ("uint8", "int8", "dynamic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeOptions:
+    """How a model is quantised.
+
+    Attributes:
+        calibration: which range is made of what was seen (``observers.METHODS``).
+        percentile: share of the numbers that the range of ``percentile`` holds.
+        activations: ``uint8`` with a zero point, ``int8`` symmetric, or ``dynamic``: uint8 whose
+            range is found in every run.
+        per_channel: whether each output channel of a layer has a weight scale.
+        remedies: to apply; None: those that apply, chosen by rule.
+        exclude: nodes to leave in float.
+        carriers: whether what lies between layers works on integers too.
+    """
+
+    calibration: str = "minmax"
+    percentile: float = SHARE
+    activations: str = "uint8"
+    per_channel: bool = True
+    remedies: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    carriers: bool = True
+
+
+def make_options(
+    *,
+    calibration: Any,
+    percentile: Any,
+    activations: Any,
+    per_channel: Any,
+    remedies: Any,
+    exclude: Any,
+) -> QuantizeOptions:
+    """Validates options.
+
+    Raises:
+        BadOption: a value is unknown, or contradicts another.
+    """
+    method = check.one_of("calibration", calibration, METHODS)
+    kind = check.one_of("activations", activations, ACTIVATIONS)
+    if percentile is not None and method != "percentile":
+        raise BadOption(
+            f"percentile is given, but calibration is {method}",
+            remedy="add calibration='percentile' (--calibration percentile), or drop percentile",
+        )
+    chosen = _remedies(remedies)
+    if kind == "dynamic" and method != "minmax":
+        raise BadOption(
+            f"calibration {method} with dynamic activations, whose range is that of each run",
+            remedy="drop one of them",
+        )
+    return QuantizeOptions(
+        calibration=method,
+        percentile=SHARE if percentile is None else _share(percentile),
+        activations=kind,
+        per_channel=check.flag("per_channel", per_channel),
+        remedies=chosen,
+        exclude=tuple(check.names("exclude", exclude, '["/conv1/Conv"]')),
+        carriers=kind != "dynamic",
+    )
+
+
+def _remedies(given: Any) -> tuple[str, ...] | None:
+    if isinstance(given, str) and given == "auto":
+        return None
+    if isinstance(given, str) and given == "none":
+        return ()
+    names = check.names("remedies", given, '["bias-correction"]') if _listed(given) else [given]
+    unknown = [name for name in names if name not in REMEDIES]
+    if unknown:
+        raise BadOption(
+            f"unknown remedies {unknown}", remedy=f"use auto, none, or {', '.join(REMEDIES)}"
+        )
+    if {"gptq", "adaround"} <= set(names):
+        raise BadOption("gptq and adaround both choose roundings", remedy="leave one of them out")
+    return tuple(name for name in REMEDIES if name in names)
+
+
+def _listed(given: Any) -> bool:
+    return given is None or isinstance(given, str | Iterable)
+
+
+def _share(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 50 <= value <= 100:
+        raise BadOption(
+            f"percentile is {check.shown(value)}", remedy="use a share of 50 .. 100, as 99.99"
+        )
+    return float(value)

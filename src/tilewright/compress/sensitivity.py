@@ -1,0 +1,164 @@
+"""Which layer hurts, by how much, and why.
+
+Input -> Output: a quantisation and data to score on -> for each node, what the model loses when it
+alone is quantised, and what it gains when it alone is not; for the worst, which part of its error
+does it.
+    clipping    inputs beyond their range
+    rounding    steps of inputs and of weights
+    saturation  weights beyond +-127 steps
+    bias shift  the mean error that is left in its results, and the rounding of its bias
+Guarantees: causes are found by running the model with that part alone; nothing is estimated.
+Not here: what to do about it (search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.compress.affine import dequantize, spread
+from tilewright.compress.bias_correction import mean_error
+from tilewright.compress.calibrate import Calibration, Progress
+from tilewright.compress.layers import Layer, Plan
+from tilewright.compress.score import Scorer, Scores, decibels
+from tilewright.compress.simulator import NodeSetting, Settings, Simulator, bias_of, settings_of
+from tilewright.graph.insert_qdq import QuantizedLayer, Recipe
+from tilewright.report.quantization import NodeEffect, Sensitivity
+
+Array = npt.NDArray[Any]
+
+CAUSES = ("clipping", "rounding", "saturation", "bias shift")
+NUM_EXPLAINED = 8  # of the worst nodes
+
+
+def measure(
+    simulator: Simulator,
+    scorer: Scorer,
+    plan: Plan,
+    recipe: Recipe,
+    op_types: Mapping[str, str],
+    seen: Calibration | None,
+    *,
+    explained: int = NUM_EXPLAINED,
+    progress: Progress | None = None,
+) -> Sensitivity:
+    """Puts each node in and out.
+
+    Args:
+        simulator: of the model.
+        scorer: of its outputs.
+        plan, recipe: where and how it is quantised.
+        op_types: by node.
+        seen: for mean errors; None leaves the bias shift to the rounding of biases.
+        explained: how many of the worst nodes are split by cause.
+        progress: called with (stage, runs so far, runs in all).
+    """
+    settings = settings_of(plan, recipe)
+    total = 2 * len(settings) + len(CAUSES) * min(explained, len(settings))
+    done = 0
+
+    def score(chosen: Settings) -> Scores:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress("sensitivity", min(done, total), total)
+        return scorer(lambda feeds: simulator.run(chosen, feeds))
+
+    base, whole = score({}), score(settings)
+    alone = {node: score({node: setting}) for node, setting in settings.items()}
+    order = sorted(alone, key=lambda node: -alone[node].noise)
+    layers = {layer.node: layer for layer in plan.layers}
+    causes = {
+        node: _causes(node, settings, layers.get(node), recipe, seen, score)
+        for node in order[:explained]
+    }
+    found = []
+    for node in order:
+        without = score({name: one for name, one in settings.items() if name != node})
+        found.append(
+            NodeEffect(
+                node=node,
+                op_type=op_types[node],
+                sqnr_db=alone[node].sqnr_db,
+                noise=alone[node].noise,
+                drop=_difference(base.metric, alone[node].metric),
+                gain=_gain(without, whole),
+                causes=causes.get(node, {}),
+            )
+        )
+    return Sensitivity(
+        samples=scorer.count,
+        float_metric=base.metric,
+        metric=whole.metric,
+        sqnr_db=whole.sqnr_db,
+        nodes=tuple(found),
+    )
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
+
+
+def _gain(without: Scores, whole: Scores) -> float:
+    if without.metric is not None and whole.metric is not None:
+        return without.metric - whole.metric
+    return decibels(without.noise) - decibels(whole.noise) if without.noise else 0.0
+
+
+def _causes(
+    node: str,
+    settings: Settings,
+    layer: Layer | None,
+    recipe: Recipe,
+    seen: Calibration | None,
+    score: Callable[[Settings], Scores],
+) -> dict[str, float]:
+    """The noise of each part of a node's error alone."""
+    setting = settings[node]
+    clipped = {name: one.clipping for name, one in setting.reads.items()}
+    rounded = {name: one.rounding for name, one in setting.reads.items()}
+    if layer is None:
+        parts = [("clipping", NodeSetting(reads=clipped)), ("rounding", NodeSetting(reads=rounded))]
+        return {name: score({node: part}).noise for name, part in parts}
+    quantized = next(one for one in recipe.layers if one.node == node)
+    parts = [
+        ("clipping", NodeSetting(reads=clipped)),
+        ("rounding", NodeSetting(reads=rounded, weights=_unsaturated(layer, quantized))),
+        ("saturation", NodeSetting(reads={}, weights=_saturated(layer, quantized))),
+        ("bias shift", NodeSetting(reads={}, bias=_shifted(layer, quantized, seen))),
+    ]
+    return {name: score({node: part}).noise for name, part in parts}
+
+
+def _limits(layer: Layer, quantized: QuantizedLayer) -> Array:
+    scale, _ = spread(quantized.params, layer.weights.shape)
+    return np.asarray(127 * scale, np.float32)
+
+
+def _saturated(layer: Layer, quantized: QuantizedLayer) -> Array:
+    """The float weights, clipped to what the integers can say."""
+    limits = _limits(layer, quantized)
+    return np.clip(layer.weights, -limits, limits)
+
+
+def _unsaturated(layer: Layer, quantized: QuantizedLayer) -> Array:
+    """The weights as they are rounded, without the clipping."""
+    excess = layer.weights - _saturated(layer, quantized)
+    rounded: Array = dequantize(quantized.weights, quantized.params) + excess
+    return rounded
+
+
+def _shifted(layer: Layer, quantized: QuantizedLayer, seen: Calibration | None) -> Array | None:
+    """The float bias, with the mean error of the quantised layer."""
+    bias = bias_of(quantized)
+    if bias is None:
+        return None
+    moments = None if seen is None else seen.moments.get(layer.node)
+    shift: Array = np.zeros(len(bias))
+    if moments is not None and moments.known:
+        shift = mean_error(layer, quantized.weights, quantized.params, moments.mean)
+    moved: Array = (bias + shift).astype(np.float32)
+    return moved

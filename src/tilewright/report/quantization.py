@@ -1,0 +1,102 @@
+"""What quantisation did and what it costs, as records and as lines of text.
+
+Input -> Output: counts, decisions, effects of nodes -> lines in the order in which a person reads.
+Not here: measuring (compress.sensitivity), printing (cli).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.core.plural import plural
+from tilewright.core.record import Decision
+
+_SHOWN = 10  # nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEffect:
+    """What quantising one node does.
+
+    Attributes:
+        node, op_type: of the model.
+        sqnr_db: of the outputs with this node alone quantised.
+        noise: relative noise of the outputs then.
+        drop: of the metric then; None without one.
+        gain: of the metric when this node alone stays in float; without a metric, of dB.
+        causes: relative noise of each part of its error alone; empty where it was not explained.
+    """
+
+    node: str
+    op_type: str
+    sqnr_db: float
+    noise: float
+    drop: float | None
+    gain: float
+    causes: Mapping[str, float]
+
+    @property
+    def main_cause(self) -> str | None:
+        """The part with the most noise."""
+        return max(self.causes, key=lambda name: self.causes[name]) if self.causes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Of all nodes, the worst first.
+
+    Attributes:
+        samples: that were scored.
+        float_metric, metric: of the float and of the quantised model; None without a metric.
+        sqnr_db: of the quantised model.
+        nodes: by noise.
+    """
+
+    samples: int
+    float_metric: float | None
+    metric: float | None
+    sqnr_db: float
+    nodes: tuple[NodeEffect, ...]
+
+
+def quantization_lines(
+    output: str,
+    summary: Mapping[str, Any],
+    decisions: Sequence[Decision],
+    found: Sensitivity | None,
+) -> Iterator[str]:
+    """The report of ``tilewright quantize``."""
+    size = summary["size_bytes"] / 1e6
+    yield f"{'file':<12} {output}, {size:.2f} MB"
+    yield (
+        f"{'int8':<12} {plural(summary['layers'], 'layer')} (weights {summary['weights']}, "
+        f"activations {summary['activations']}), {plural(summary['carriers'], 'node')} between"
+    )
+    yield f"{'calibration':<12} {summary['calibration']}, {plural(summary['samples'], 'sample')}"
+    for one in decisions:
+        if one.stage == "remedies" and one.chosen.startswith("applied"):
+            yield f"{'remedy':<12} {one.subject}: {one.chosen}"
+    kept = summary["kept_in_float"]
+    if kept:
+        more = ", ..." if len(kept) > 3 else ""
+        yield f"{'in float':<12} {plural(len(kept), 'node')}: {', '.join(kept[:3])}{more}"
+    if found is not None:
+        yield from _sensitivity_lines(found)
+
+
+def _sensitivity_lines(found: Sensitivity) -> Iterator[str]:
+    scores = f"{found.sqnr_db:.1f} dB signal to noise"
+    if found.float_metric is not None and found.metric is not None:
+        scores += f", metric {found.metric:.4f} (float {found.float_metric:.4f})"
+    yield f"{'score':<12} {scores}, {plural(found.samples, 'sample')}"
+    yield ""
+    yield "alone, dB      drop   gain if float  main cause   node"
+    for one in found.nodes[:_SHOWN]:
+        drop = "-" if one.drop is None else f"{one.drop:+.4f}"
+        unit = " dB" if one.drop is None else ""
+        cause = one.main_cause or "-"
+        yield f"{one.sqnr_db:9.1f} {drop:>9} {one.gain:+12.4f}{unit:<3}  {cause:<12} {one.node}"
+    if len(found.nodes) > _SHOWN:
+        yield f"{len(found.nodes) - _SHOWN} more"

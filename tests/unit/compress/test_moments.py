@@ -1,0 +1,146 @@
+"""Moments of patches: against convolutions written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.compress.adaround import adaround
+from tilewright.compress.affine import dequantize, quantize, quantize_weights
+from tilewright.compress.bias_correction import corrected, mean_error
+from tilewright.compress.gptq import gptq, squared_errors
+from tilewright.compress.layers import Layer, find_layers
+from tilewright.compress.moments import Moments, as_matrix, from_matrix
+from tilewright.core.record import DecisionLog
+from tilewright.graph.facade import reference
+from tilewright.graph.quantizable import Quantizable
+from unit.compiler.models import normal
+from unit.graph.models import model_of, node, tensor_info
+
+CASES: list[dict[str, Any]] = [
+    {"weights": (4, 3, 3, 3), "pads": [1, 1, 1, 1]},
+    {"weights": (4, 3, 3, 2), "pads": [0, 1, 2, 0], "strides": [2, 1]},
+    {"weights": (6, 1, 3, 3), "group": 6, "pads": [1, 1, 1, 1], "channels": 6},
+    {"weights": (4, 2, 3, 3), "group": 2, "dilations": [2, 1], "channels": 4},
+    {"weights": (4, 3, 5), "pads": [2, 2], "spatial": 1},
+]
+
+
+def _conv(case: dict[str, Any]) -> tuple[Quantizable, Layer, Moments, Any]:
+    options = dict(case)
+    shape, spatial = options.pop("weights"), options.pop("spatial", 2)
+    channels = options.pop("channels", 3)
+    x = normal(5, channels, *(7, 6)[:spatial], seed=3)
+    model = model_of(
+        [node("Conv", ["x", "w", "b"], ["y"], name="layer", **options)],
+        inputs=[tensor_info("x", x.shape)],
+        weights={"w": normal(*shape, seed=4), "b": normal(shape[0])},
+        opset=21,
+    )
+    loaded = Quantizable.load(model, DecisionLog())
+    (layer,) = find_layers(loaded.view()).layers
+    moments = Moments(layer, loaded.view().nodes[0], second=True)
+    moments.add(x[:2])
+    moments.add(x[2:])
+    return loaded, layer, moments, x
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_error_of_a_convolution_is_found_and_corrected(case: dict[str, Any]) -> None:
+    loaded, layer, moments, x = _conv(case)
+    integers, params = quantize_weights(layer.weights, None)
+    rounded = dequantize(integers, params)
+
+    def mean_result(weights: Any, bias: Any) -> Any:
+        changed = loaded.with_weights({("layer", 1): weights, ("layer", 2): bias})
+        (name,) = (value.name for value in changed.view().outputs)
+        y = reference(changed.view(), {"x": x})[name]
+        return y.mean(axis=(0, *range(2, y.ndim)))
+
+    exact = mean_result(layer.weights, layer.bias)
+    expected = mean_result(rounded, layer.bias) - exact
+    assert np.abs(expected).max() > 1e-4
+    np.testing.assert_allclose(
+        mean_error(layer, integers, params, moments.mean), expected, atol=1e-6
+    )
+    bias = corrected(layer, integers, params, moments.mean)
+    np.testing.assert_allclose(mean_result(rounded, bias), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_second_moments_give_the_squared_error_of_a_convolution(case: dict[str, Any]) -> None:
+    loaded, layer, moments, x = _conv(case)
+    integers, params = quantize_weights(layer.weights, None)
+    off = dequantize(integers, params) - layer.weights
+    zero = np.zeros(layer.num_channels, np.float32)
+    changed = loaded.with_weights({("layer", 1): off, ("layer", 2): zero})
+    (name,) = (value.name for value in changed.view().outputs)
+    y = reference(changed.view(), {"x": x})[name]
+    expected = np.square(y).mean(axis=(0, *range(2, y.ndim)))
+    matrix = as_matrix(layer, layer.weights)
+    steps = np.full(matrix.shape, params.scale)
+    found = squared_errors(
+        as_matrix(layer, integers).astype(float), matrix, steps, moments.gram(centred=False)
+    )
+    np.testing.assert_allclose(found.reshape(-1), expected, rtol=1e-4)
+
+
+def _product(seed: int = 0) -> tuple[Layer, Any]:
+    """A layer whose inputs are strongly correlated."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.standard_normal((400, 3)) @ rng.standard_normal((3, 24))
+    x = (mixed + 0.1 * rng.standard_normal((400, 24))).astype(np.float32)
+    weights = rng.standard_normal((24, 10)).astype(np.float32)
+    layer = Layer(
+        node="layer",
+        op_type="MatMul",
+        source="x",
+        result="y",
+        weights=weights,
+        bias=None,
+        axis=1,
+    )
+    return layer, x
+
+
+@pytest.mark.parametrize("rounding", [gptq, adaround])
+def test_rounding_by_second_moments_is_closer_than_to_the_nearest(rounding: Any) -> None:
+    layer, x = _product()
+    _, params = quantize_weights(layer.weights, None)
+    coarse = type(params)(scale=params.scale * 8, zero=params.zero)
+    gram = (x.T @ x / len(x)).astype(np.float64)[None]
+    nearest = quantize(layer.weights, coarse)
+    found = rounding(layer, coarse, gram)
+    assert found.dtype == np.int8
+
+    def error(integers: Any) -> float:
+        return float(np.square(x @ (dequantize(integers, coarse) - layer.weights)).mean())
+
+    assert error(found) < 0.5 * error(nearest)
+
+
+@pytest.mark.parametrize("rounding", [gptq, adaround])
+def test_rounding_stands_inputs_that_are_always_0(rounding: Any) -> None:
+    layer, x = _product()
+    x[:, 5] = 0
+    _, params = quantize_weights(layer.weights, 1)
+    gram = (x.T @ x / len(x)).astype(np.float64)[None]
+    assert np.abs(rounding(layer, params, gram).astype(int)).max() <= 127
+
+
+def test_matrices_go_back_to_weights() -> None:
+    layer, _ = _product()
+    np.testing.assert_array_equal(
+        from_matrix(layer, as_matrix(layer, layer.weights)), layer.weights
+    )
+
+
+def test_only_means_when_only_these_were_asked_for() -> None:
+    layer, x = _product()
+    moments = Moments(layer, None, second=False)  # type: ignore[arg-type]
+    moments.add(x)
+    np.testing.assert_allclose(moments.mean[0], x.mean(0), atol=1e-5)
+    with pytest.raises(ValueError, match="no second ones"):
+        moments.gram(centred=True)
