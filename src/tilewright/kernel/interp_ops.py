@@ -157,6 +157,12 @@ def _gelu(x: Array) -> Array:
     return np.asarray(half * x * (1 + erf(x * root)))
 
 
+def _gelu_tanh(x: Array) -> Array:
+    half, scale = x.dtype.type(0.5), x.dtype.type(math.sqrt(2 / math.pi))
+    inner = scale * (x + x.dtype.type(0.044715) * (x * x * x))
+    return np.asarray(half * x * (1 + np.tanh(inner)))
+
+
 def _not(x: Array) -> Array:
     return np.logical_not(x) if x.dtype == np.bool_ else np.invert(x)
 
@@ -170,6 +176,7 @@ NUMPY_OPS: dict[str, Callable[..., Any]] = {
     "erf": erf,
     "sigmoid": _sigmoid,
     "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
     "round": np.rint,
     "neg": np.negative,
     "abs": np.abs,

@@ -5,7 +5,8 @@ Guarantees: every backend and the interpreter implement exactly this table.
 Semantics: float arithmetic is IEEE; integers wrap; integer ``div`` truncates toward zero, ``mod``
 follows the divisor's sign, ``fmod`` the dividend's; division by zero of integers gives 0; shifts
 by >= width give 0; ``min``/``max`` propagate NaN; ``round`` is half-to-even; ``select`` evaluates
-only the chosen branch, ``blend`` both; ``gelu(x)`` is x times the normal distribution function.
+only the chosen branch, ``blend`` both; ``gelu(x)`` is x times the normal distribution function,
+``gelu_tanh`` its approximation x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 ``checked_index(i, n)`` wraps a negative index once and reports an error at run time when it lies
 outside.
 """
@@ -63,6 +64,7 @@ _FLOAT_UNARY = [
     "erf",
     "sigmoid",
     "gelu",
+    "gelu_tanh",
     "floor",
     "ceil",
     "round",

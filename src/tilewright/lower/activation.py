@@ -8,7 +8,6 @@ Not here: softmax (lower.softmax); activations inside recurrent operators.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tilewright.kernel.ir import Expr, call, select
@@ -16,9 +15,6 @@ from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
 from tilewright.lower.precision import number, real_type, text_attribute
 from tilewright.lower.registry import lowers
-
-_GELU_SCALE = math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715
 
 
 def softplus(x: Expr) -> Expr:
@@ -28,10 +24,7 @@ def softplus(x: Expr) -> Expr:
 
 def gelu(x: Expr, approximate: bool) -> Expr:
     """x times the normal distribution function, or its tanh approximation."""
-    if approximate:
-        inner = _GELU_SCALE * (x + _GELU_CUBIC * (x * x * x))
-        return 0.5 * x * (1.0 + call("tanh", inner))
-    return call("gelu", x)
+    return call("gelu_tanh" if approximate else "gelu", x)
 
 
 @lowers("Relu")

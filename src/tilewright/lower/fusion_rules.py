@@ -32,7 +32,7 @@ _CHEAP = 6
 _HEAVY = 10
 _HEAVY_OPS = frozenset(
     "exp log log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
-    "gelu pow div mod fmod sqrt atan2".split()
+    "gelu gelu_tanh pow div mod fmod sqrt atan2".split()
 )
 _ONE = Dim.of(1)
 Loads = dict[int, list[Load]]  # of one buffer: number of the stage -> its loads

@@ -2,9 +2,9 @@
 
 Input -> Output: a function's name and float lanes -> its value.
 Guarantees: float32 exp, log, log1p, expm1, tanh, erf err by at most 1.5 units in the last place,
-sigmoid by 2.5, denormal results included, gelu(x) by 2.5e-7 |x|; NaN, infinities, signed zeros as
-in C; a lane's value does not depend on the number of lanes.  The others are the C library's, called
-lane by lane.
+sigmoid by 2.5, denormal results included, gelu(x) and gelu_tanh(x) by 2.5e-7 |x|; NaN, infinities,
+signed zeros as in C; a lane's value does not depend on the number of lanes.  The others are the C
+library's, called lane by lane.
 Source: coefficients are minimax fits (Lawson's iteration, 40 digits) of the function named beside
 them; the argument reductions are those of Cody and Waite.
 """
@@ -57,6 +57,16 @@ _GELU_BOTTOM = (
     *(0.0018844373989850283, 7.364699558820575e-05, 1.197503706862335e-06),
 )
 _GELU_LIMIT = 5.499809265136719
+# The same of tanh(sqrt(2 / pi) (x + 0.044715 x^3)) / (2 x) for |x| <= 5.
+_GELU_TANH_TOP = (
+    *(0.39894232153892517, 0.030587058514356613, 0.003624089527875185),
+    *(0.00013363979815040384, 6.872199719509808e-06, 2.2545151523445384e-08),
+)
+_GELU_TANH_BOTTOM = (
+    *(1.0, 0.24416261911392212, 0.024406524375081062),
+    *(0.0012964772759005427, 7.498851482523605e-05, 1.26015390833345e-06),
+)
+_GELU_TANH_LIMIT = 4.999813079833984
 
 _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = struct.unpack("<f", struct.pack("<f", math.log(2)))[0]
@@ -67,7 +77,7 @@ _ROOT_HALF_BITS = 0x3F3504F3
 
 
 def emit_math(b: Builder, op: str, args: Sequence[Value]) -> Value:
-    """``op`` of float32 or float64 lanes; ``op`` names a C function, ``sigmoid`` or ``gelu``."""
+    """``op`` of float32 or float64 lanes; ``op`` names a C function or is an own one."""
     kind = args[0].type
     if kind.element is FLOAT and op in _FLOAT32:
         return _FLOAT32[op](b, args[0])
@@ -196,10 +206,26 @@ def _gelu(b: Builder, x: Value) -> Value:
     if x.type.element is not FLOAT:
         erf = emit_math(b, "erf", [b.mul(x, constant(x.type, math.sqrt(0.5)))])
         return b.mul(x, b.fma(half, erf, half))
-    t = _clamp(b, x, -_GELU_LIMIT, _GELU_LIMIT)
+    return _gate(b, x, _GELU_TOP, _GELU_BOTTOM, _GELU_LIMIT)
+
+
+def _gelu_tanh(b: Builder, x: Value) -> Value:
+    if x.type.element is FLOAT:
+        return _gate(b, x, _GELU_TANH_TOP, _GELU_TANH_BOTTOM, _GELU_TANH_LIMIT)
+    half = constant(x.type, 0.5)
+    cubic = b.fma(b.mul(x, constant(x.type, 0.044715)), b.mul(x, x), x)
+    tanh = emit_math(b, "tanh", [b.mul(cubic, constant(x.type, math.sqrt(2 / math.pi)))])
+    return b.mul(x, b.fma(half, tanh, half))
+
+
+def _gate(
+    b: Builder, x: Value, top: Sequence[float], bottom: Sequence[float], limit: float
+) -> Value:
+    """x (1/2 + t top(t^2) / bottom(t^2)) where t is x within the limit."""
+    t = _clamp(b, x, -limit, limit)
     square = b.mul(t, t)
-    top = b.mul(t, _polynomial(b, square, _GELU_TOP))
-    return b.mul(x, b.add(half, b.fdiv(top, _polynomial(b, square, _GELU_BOTTOM))))
+    share = b.fdiv(b.mul(t, _polynomial(b, square, top)), _polynomial(b, square, bottom))
+    return b.mul(x, b.add(constant(x.type, 0.5), share))
 
 
 # --- logarithms -----------------------------------------------------------------------------------
@@ -261,4 +287,8 @@ _FLOAT32: dict[str, Callable[[Builder, Value], Value]] = {
     "log": _log,
     "log1p": _log1p,
 }
-_EVERY_FLOAT: dict[str, Callable[[Builder, Value], Value]] = {"sigmoid": _sigmoid, "gelu": _gelu}
+_EVERY_FLOAT: dict[str, Callable[[Builder, Value], Value]] = {
+    "sigmoid": _sigmoid,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}

@@ -157,6 +157,10 @@ TW_FN float tw_gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.707106781186
 
 TW_FN double tw_gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752)); }
 
+template <class T> TW_FN T tw_gelu_tanh(T x) {
+  T inner = (T)0.79788456080286536 * (x + (T)0.044715 * (x * x * x));
+  return (T)0.5 * x * ((T)1 + tanh(inner));
+}
 TW_FN float tw_sigmoid(float x) {
   float d = expf(-fabsf(x));
   return (x >= 0 ? 1.0f : d) / (1.0f + d);

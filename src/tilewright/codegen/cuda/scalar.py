@@ -55,6 +55,7 @@ _HELPERS = {
     "sign": "tw_signum",
     "sigmoid": "tw_sigmoid",
     "gelu": "tw_gelu",
+    "gelu_tanh": "tw_gelu_tanh",
 }
 _MATHS = {"abs": "fabs", "round": "rint"}
 COMBINE = {
