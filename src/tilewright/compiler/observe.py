@@ -45,13 +45,9 @@ def unblocked(value: Any, stored: Blocked | None) -> Any:
     """A value row by row, whatever its layout in memory."""
     if stored is None:
         return value
-    if stored.block:
-        blocks = np.moveaxis(value, -1, stored.dim + 1)
-        sizes = list(value.shape[:-1])
-        sizes[stored.dim] *= stored.block
-    else:
-        blocks = np.moveaxis(value, -1, stored.dim)
-        sizes = list(blocks.shape)
+    blocks = np.moveaxis(value, -1, stored.dim + 1)
+    sizes = list(value.shape[:-1])
+    sizes[stored.dim] *= stored.block
     part = [slice(None)] * len(sizes)
     part[stored.dim] = slice(stored.size)
     for dim, before, after in stored.border:

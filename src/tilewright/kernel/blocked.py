@@ -1,13 +1,12 @@
-"""Kernels over other layouts: one dim of a buffer last, whole or its inner part; with borders.
+"""Kernels over blocked layouts: one dim of a buffer split, its inner part last, with borders.
 
 Input -> Output: a ``Kernel`` and the layout of some of its buffers -> the same computation on
 them.
     out[n, c, h, w] = f(x[n, c, h, w])  ->  out[n, co, h, w, ci] = f(x[n, co, h, w, ci])
-    where c = 16*co + ci; or out[n, h, w, c] = f(x[n, h, w, c])
+    where c = 16*co + ci
 Requires: every access to a blocked buffer is ``splittable``.
 Guarantees: values are unchanged; a guard is dropped only where the border provably holds what it
-would give; a size that is no multiple of the block is padded, and the padding holds zeros (whole
-dims are padded to a multiple of 4, with anything).
+would give; a size that is no multiple of the block is padded, and the padding holds zeros.
 Not here: which buffers are blocked (lower.layout).
 """
 
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from tilewright.core.dtypes import INT64
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine, affine
-from tilewright.kernel.dot import UNIT
 from tilewright.kernel.ir import (
     Axis,
     AxisVar,
@@ -45,7 +43,6 @@ from tilewright.kernel.ir import (
 )
 from tilewright.kernel.ranges import beyond, reach
 
-WHOLE = 0
 _COMPARISONS = ("lt", "ge", "le", "gt")
 
 
@@ -54,9 +51,8 @@ class Layout:
     """How a buffer is stored.
 
     Attributes:
-        dim: the dim that is split or moved.
-        block: size of the inner part, which becomes the last dim; ``WHOLE``: the dim itself does;
-            1 splits nothing.
+        dim: the dim that is split.
+        block: size of the inner part, which becomes the last dim; 1 splits nothing.
         border: dim -> (elements before, after).
         fill: what the border holds.
     """
@@ -66,19 +62,11 @@ class Layout:
     border: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     fill: float = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """The dim is moved as it is."""
-        return self.block == WHOLE
-
     def shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """The shape in memory."""
         sizes = [
             size + sum(self.border.get(position, (0, 0))) for position, size in enumerate(shape)
         ]
-        if self.is_whole:
-            del sizes[self.dim]
-            return (*sizes, shape[self.dim].ceildiv(UNIT) * UNIT)
         sizes[self.dim] = sizes[self.dim].ceildiv(self.block)
         return (*sizes, Dim.of(self.block))
 
@@ -177,30 +165,18 @@ class Blocker:
         self._padded = {}
         self._done = {}
         names: dict[str, Expr] = {}
-        moved = self._moved(stage)
         axes: list[Axis] = []
         last: list[Axis] = []
         for axis in stage.axes:
             block = blocks.get(axis.name)
-            place = last if axis.name in moved else axes
             if block is None:
-                place.append(axis)
+                axes.append(axis)
                 continue
             outer, inner = self._halves(axis, block)
-            place.append(outer)
+            axes.append(outer)
             last.append(inner)
             names[axis.name] = outer.var * block + inner.var
         return Stage((*axes, *last), tuple(self._store(s, names, blocks) for s in stage.stores))
-
-    def _moved(self, stage: Stage) -> set[str]:
-        """Axes that index a dim which is last in memory, of what the stage stores."""
-        return {
-            node.name
-            for store in stage.stores
-            if (layout := self.layouts.get(store.buffer)) is not None and layout.is_whole
-            for node in walk(store.index[layout.dim])
-            if isinstance(node, AxisVar)
-        }
 
     def _store(self, store: Store, names: Mapping[str, Expr], blocks: Mapping[str, int]) -> Store:
         index = tuple(self._expr(part, names, blocks) for part in store.index)
@@ -208,7 +184,7 @@ class Blocker:
         guard = None if store.guard is None else self._expr(store.guard, names, blocks)
         inside = self._inside(store.index, names)
         if inside is not None:
-            if store.buffer in self.layouts and not self.layouts[store.buffer].is_whole:
+            if store.buffer in self.layouts:
                 value = call("blend", inside, value, constant(0, value.dtype))
             else:
                 guard = inside if guard is None else guard & inside
@@ -313,8 +289,7 @@ class Blocker:
         if isinstance(factor, Call) and factor.op == "select":
             otherwise = factor.args[2]
             return isinstance(otherwise, Const) and otherwise.value == 0
-        layout = self.layouts.get(factor.buffer) if isinstance(factor, Load) else None
-        return layout is not None and not layout.is_whole
+        return isinstance(factor, Load) and factor.buffer in self.layouts
 
     def _reduce_axes(self, node: Reduce, blocks: Mapping[str, int]) -> tuple[Axis, ...]:
         outer: list[Axis] = []
@@ -335,8 +310,6 @@ class Blocker:
         moved = [
             part + layout.border.get(position, (0, 0))[0] for position, part in enumerate(index)
         ]
-        if layout.is_whole:
-            return (*moved[: layout.dim], *moved[layout.dim + 1 :], moved[layout.dim])
         if layout.block == 1:
             return (*moved, constant(0, INT64))
         parts = divided(affine(index[layout.dim]), layout.block, self._inner)
@@ -389,8 +362,7 @@ class Blocker:
             if layout is not None and position == layout.dim:
                 continue
             before, after = border.get(position, (0, 0))
-            past = layout is not None and layout.is_whole and position > layout.dim
-            own = affine(access.index[position - 1 if past else position])
+            own = affine(access.index[position])
             if layout is not None:
                 shift = layout.border.get(position, (0, 0))[0]
                 own = own + Affine(offset=Dim.of(-shift))
@@ -410,8 +382,7 @@ class Blocker:
         sizes = layout.shape(buffer.shape)
         fill = constant(layout.fill, buffer.dtype)
         stages: list[Stage] = []
-        for dim, (before, after) in layout.border.items():
-            position = dim - 1 if layout.is_whole and dim > layout.dim else dim
+        for position, (before, after) in layout.border.items():
             ends = {before: [Dim.of(0)], after: [sizes[position] - after]}
             if before == after:  # one loop for both
                 ends[before].insert(0, Dim.of(0))

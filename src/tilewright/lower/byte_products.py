@@ -1,11 +1,15 @@
-"""Sums of products of bytes: which reductions are, and how their operands are stored.
+"""Sums of products of bytes: how their operands are stored, four factors beside each other.
 
-Input -> Output: a segment's kernels -> layouts of 8-bit images (channels last), axes to split so
-that four bytes along the sum stand beside each other.
-    sum c: u8(x[n, c, h, w]) * s8(w[m, c])   ->
-    sum co, c4: u8(x[n, h, w, 4*co + c4]) * s8(packed[mo, co, mi, c4]),  m = 16*mo + mi
-Guarantees: values are unchanged, integer sums being exact in any order.
-Not here: rewriting (kernel.blocked), packing (lower.pack), instructions (codegen).
+Input -> Output: a segment's kernels -> layouts of 8-bit images; kernels over those -> the same with
+sums in dot products of four.
+    channels:  sum co, ci: u8(x[n, co, h, w, ci]) * s8(w[m, 16*co + ci])   ->
+               sum co, cq, j: u8(x[n, co, h, w, 4*cq + j]) * s8(packed[mo, co, cq, mi, j])
+    taps:      sum kh, kw: u8(x[n, co, h + kh, w + kw, ci]) * s8(w[16*co + ci, kh, kw])   ->
+               sum kh, kq, j: u8(x[n, co, h + kh, w + 4*kq + j, ci]) * s8(packed[co, kh, kq, ci, j])
+               of one channel a sum, or of few channels, which stay row by row
+Guarantees: values are unchanged, integer sums being exact in any order; what is read beyond the
+last tap lies in the buffer, and is multiplied by 0.
+Not here: rewriting of layouts (kernel.blocked), packing (lower.pack), instructions (codegen).
 """
 
 from __future__ import annotations
@@ -16,40 +20,60 @@ from dataclasses import replace
 from tilewright.core.dtypes import INT8, UINT8
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.affine import affine
-from tilewright.kernel.blocked import WHOLE, Layout, axis_extents
-from tilewright.kernel.dot import UNIT, factors
+from tilewright.kernel.affine import access, affine
+from tilewright.kernel.blocked import (
+    Blocker,
+    Layout,
+    accesses,
+    axis_extents,
+    splittable,
+)
+from tilewright.kernel.dot import UNIT, factors, is_dot
 from tilewright.kernel.ir import (
     Axis,
     AxisVar,
     Buffer,
+    Expr,
     Kernel,
     Load,
     Reduce,
     Stage,
+    constant,
+    dim_value,
+    reduce_axes,
+    select,
+    substitute,
+    transform,
     walk,
 )
-from tilewright.lower.borders import border_needs, filled_loads
+from tilewright.kernel.ranges import beyond
+from tilewright.lower.borders import MAX_BORDER, border_needs, filled_loads
 
-_LEAST_DEPTH = 3
 _MAX_PADDING = 1.4
+_MUCH_PADDING = 1.25
+_HALVINGS = 3
 _CHANNELS = 1
-_BYTES = (INT8, UINT8)
+_LEAST_RANK = 2
+BYTES = (INT8, UINT8)
 
 # --- layouts --------------------------------------------------------------------------------------
 
 
-def channels_last(
+def byte_layouts(
     kernels: Sequence[Kernel],
     fixed: Collection[str],
     constants: Collection[str],
+    blocks: tuple[int, int],
     log: DecisionLog,
 ) -> dict[str, Layout]:
-    """Layouts of 8-bit images around convolutions of bytes.
+    """Layouts of 8-bit images around convolutions of bytes: channels in blocks.
+
+    An image of few channels stays row by row, and gets a border.
 
     Args:
         fixed: names of buffers that stay row by row.
         constants: names of known arrays.
+        blocks: int32 lanes of one vector, and of the least that costs no more for each lane.
     """
     written = {buffer.name for kernel in kernels for buffer in kernel.outputs}
     layouts: dict[str, Layout] = {}
@@ -57,16 +81,45 @@ def channels_last(
         if not _is_convolution(kernel, constants):
             continue
         for buffer in (*kernel.inputs, *kernel.outputs):
-            if buffer.name in layouts or buffer.name in constants or buffer.dtype not in _BYTES:
+            if buffer.name in layouts or buffer.name in constants or buffer.dtype not in BYTES:
                 continue
             reason = _against(buffer, kernels, fixed, written)
             if reason is None:
-                layouts[buffer.name] = Layout(_CHANNELS, WHOLE)
-                log.add("layout", buffer.name, "channels last")
+                block = _block(buffer, kernels, blocks)
+                layouts[buffer.name] = Layout(_CHANNELS, block)
+                log.add("layout", buffer.name, f"channels in blocks of {block}")
             else:
-                log.add("layout", buffer.name, "row-major", (("channels last", reason),))
+                log.add("layout", buffer.name, "row-major", (("blocked channels", reason),))
     _add_borders(layouts, kernels)
     return layouts
+
+
+def _block(buffer: Buffer, kernels: Sequence[Kernel], blocks: tuple[int, int]) -> int:
+    """The largest block that pads little; finer ones where they cost nothing, or pad less."""
+    channels = buffer.shape[_CHANNELS].const
+    most, free = blocks
+    allowed = (_MUCH_PADDING if free < most else _MAX_PADDING, _MAX_PADDING)
+    for limit in allowed:
+        for size in _sizes(most):
+            if -(-channels // size) * size <= limit * channels and channels >= UNIT:
+                return size if _is_blockable(buffer, kernels, size) else 1
+    return 1
+
+
+def _sizes(most: int) -> list[int]:
+    """A vector's lanes, and what smaller vectors hold."""
+    return [most >> shift for shift in range(_HALVINGS) if most >> shift >= UNIT]
+
+
+def _is_blockable(buffer: Buffer, kernels: Sequence[Kernel], block: int) -> bool:
+    for kernel in kernels:
+        for stage in kernel.stages if buffer in kernel.buffers else ():
+            extents = axis_extents(stage)
+            for name, index in accesses(stage):
+                size = buffer.shape[_CHANNELS]
+                if name == buffer.name and not splittable(index[_CHANNELS], extents, block, size):
+                    return False
+    return True
 
 
 def _is_convolution(kernel: Kernel, constants: Collection[str]) -> bool:
@@ -102,59 +155,156 @@ def _against(
 
 
 def _add_borders(layouts: dict[str, Layout], kernels: Sequence[Kernel]) -> None:
-    """Borders of the zero point, where convolutions guard their loads with it."""
+    """Borders of the zero point, where loads are guarded with it, and for taps beyond the last."""
     shapes = {buffer.name: buffer.shape for kernel in kernels for buffer in kernel.buffers}
-    for kernel in kernels:
-        for stage in kernel.stages:
-            extents = axis_extents(stage)
-            for load, condition, fill in filled_loads(stage):
-                layout = layouts.get(load.buffer)
-                if layout is None or (layout.border and layout.fill != fill):
-                    continue
-                needs = border_needs(load, condition, shapes[load.buffer], extents)
-                border = dict(layout.border)
-                for position, (before, after) in needs.items():
-                    old = border.get(position, (0, 0))
-                    border[position] = (max(old[0], before), max(old[1], after))
-                if border:
-                    layouts[load.buffer] = replace(layout, border=border, fill=fill)
+    stages = [stage for kernel in kernels for stage in kernel.stages]
+    for stage in stages:
+        extents = axis_extents(stage)
+        for load, condition, fill in filled_loads(stage):
+            needs = border_needs(load, condition, shapes[load.buffer], extents)
+            _widen(layouts, load.buffer, needs, fill)
+    for stage in stages:
+        extents = axis_extents(stage)
+        for load, taps in _tap_loads(stage, layouts):
+            place = len(load.index) - 1
+            whole = {**extents, taps.name: taps.extent.ceildiv(UNIT) * UNIT}
+            after = beyond(affine(load.index[place]), shapes[load.buffer][place], whole)
+            if 0 < after <= MAX_BORDER:
+                _widen(layouts, load.buffer, {place: (0, after)}, None)
 
 
-# --- splits ---------------------------------------------------------------------------------------
+def _widen(
+    layouts: dict[str, Layout],
+    name: str,
+    needs: Mapping[int, tuple[int, int]],
+    fill: float | None,
+) -> None:
+    """Gives a buffer a border; the fill that is asked for first stays."""
+    layout = layouts.get(name)
+    if layout is None or not needs:
+        return
+    if fill is not None and layout.border and layout.fill != fill:
+        return
+    border = dict(layout.border)
+    for position, (before, after) in needs.items():
+        old = border.get(position, (0, 0))
+        border[position] = (max(old[0], before), max(old[1], after))
+    layouts[name] = replace(layout, border=border, fill=layout.fill if fill is None else fill)
 
 
-def dot_splits(
-    node: Reduce, stage: Stage, layouts: Mapping[str, Layout], lanes: int
-) -> dict[str, int]:
-    """Axes to split for one sum: outputs by lanes, and what both operands step through by four.
+def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, Axis]]:
+    """Loads whose taps along the last dim become dot products: few channels, or one a sum."""
+    found: list[tuple[Load, Axis]] = []
+    for node in walk(*(store.value for store in stage.stores)):
+        loads = _data_of(node) if isinstance(node, Reduce) else None
+        if loads is None or not isinstance(node, Reduce) or loads[0].buffer not in layouts:
+            continue
+        data = loads[0]
+        channel = affine(data.index[_CHANNELS]).terms
+        dense = any(axis.name in channel for axis in node.axes)
+        along = affine(data.index[-1]).terms
+        if layouts[data.buffer].block == 1 or not dense:
+            found += [(data, axis) for axis in node.axes if along.get(axis.name) == Dim.of(1)]
+    return found
 
-    Nothing where the data does not lie in that order.
-    """
-    found = factors(node)
-    if found is None:
+
+def dot_splits(node: Reduce, stage: Stage, lanes: int) -> dict[str, int]:
+    """The axis of outputs that the weights of a sum of bytes move along, split by lanes."""
+    loads = _data_of(node)
+    if loads is None:
         return {}
-    data, weights = found
-    loads = [part for part in walk(data) if isinstance(part, Load)]
-    moving = {part.name for part in walk(*weights.index) if isinstance(part, AxisVar)}
+    moving = {part.name for part in walk(*loads[1].index) if isinstance(part, AxisVar)}
     outputs = [axis for axis in stage.axes if axis.name in moving]
-    if len(loads) != 1 or len(outputs) != 1 or not outputs[0].extent.is_const:
+    if len(outputs) != 1 or not outputs[0].extent.is_const:
         return {}
     size = outputs[0].extent.const
-    if -(-size // lanes) * lanes > _MAX_PADDING * size:
-        return {}
-    depth = _depth(node, loads[0], layouts.get(loads[0].buffer))
-    if depth is None or depth.name not in moving:
-        return {}
-    return {outputs[0].name: lanes, depth.name: UNIT}
+    fitting = (n for n in _sizes(lanes) if -(-size // n) * n <= _MAX_PADDING * size)
+    found = next(fitting, None)
+    return {} if found is None else {outputs[0].name: found}
 
 
-def _depth(node: Reduce, load: Load, layout: Layout | None) -> Axis | None:
-    """The axis of a sum along which the data lies in memory."""
-    place = -1 if layout is None else layout.dim
-    terms = affine(load.index[place]).terms
-    for axis in node.axes:
-        if terms.get(axis.name) == Dim.of(1) and axis.extent.is_const:
-            padded = axis.extent.const % UNIT != 0
-            if axis.extent.const >= _LEAST_DEPTH and not (padded and layout is None):
-                return axis
-    return None
+# --- dot products of blocks -----------------------------------------------------------------------
+
+
+def in_fours(kernel: Kernel) -> Kernel:
+    """The kernel with sums over blocks of channels, or over taps, in dot products of four."""
+    shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
+    splits: dict[str, int] = {}
+    stages: list[Stage] = []
+    for stage in kernel.stages:
+        changed: dict[int, Expr] = {}
+        for node in walk(*(store.value for store in stage.stores)):
+            if not isinstance(node, Reduce) or factors(node) is None or is_dot(node):
+                continue
+            inner = _block_axis(node, shapes)
+            if inner is not None:
+                splits[inner] = UNIT
+            elif (taps := _taps_in_fours(node, stage, shapes)) is not None:
+                changed[id(node)] = taps
+        stages.append(_with(stage, changed) if changed else stage)
+    kernel = replace(kernel, stages=tuple(stages))
+    return Blocker({}, shapes).kernel(kernel, splits) if splits else kernel
+
+
+def _data_of(node: Reduce) -> tuple[Load, Load] | None:
+    """The only load of the data, and that of the weights."""
+    found = factors(node)
+    if found is None:
+        return None
+    loads = [part for part in walk(found[0]) if isinstance(part, Load)]
+    return (loads[0], found[1]) if len(loads) == 1 else None
+
+
+def _block_axis(node: Reduce, shapes: Mapping[str, tuple[Dim, ...]]) -> str | None:
+    """The innermost axis of a sum, where the data lies along it and it has whole fours."""
+    loads = _data_of(node)
+    axis = node.axes[-1]
+    if loads is None or not axis.extent.is_const or axis.extent.const % UNIT:
+        return None
+    data, weights = (access(load.index, shapes[load.buffer]) for load in loads)
+    steps = data.stride(axis.name) == Dim.of(1) and axis.name in weights.terms
+    return axis.name if steps else None
+
+
+def _taps_in_fours(
+    node: Reduce, stage: Stage, shapes: Mapping[str, tuple[Dim, ...]]
+) -> Expr | None:
+    """A sum over taps: the data of the next tap is one block of lanes further, or one element."""
+    loads, found = _data_of(node), factors(node)
+    if loads is None or found is None:
+        return None
+    data, weights = loads
+    shape = shapes[data.buffer]
+    along = affine(data.index[-2]).terms if len(shape) >= _LEAST_RANK else {}
+    taps = next((axis for axis in node.axes if along.get(axis.name) == Dim.of(1)), None)
+    if taps is None or not taps.extent.is_const:
+        return None
+    lane = stage.axes[-1]
+    form = access(data.index, shape)
+    strides = form.stride(lane.name), form.stride(taps.name)
+    if strides not in ((Dim.of(1), lane.extent), (Dim.of(0), Dim.of(1))):
+        return None
+    outer = Axis(f"{taps.name}o", taps.extent.ceildiv(UNIT))
+    inner = Axis(f"{taps.name}i", Dim.of(UNIT))
+    extents = {**axis_extents(stage), outer.name: outer.extent, inner.name: inner.extent}
+    tap = outer.var * UNIT + inner.var
+    moved = substitute(found[0], {taps.name: tap})
+    read = next(part for part in walk(moved) if isinstance(part, Load))
+    if beyond(affine(read.index[-2]), shape[-2], extents):
+        return None
+    factor: Expr = substitute(weights, {taps.name: tap})
+    if taps.extent.const % UNIT:
+        factor = select(tap.lt(dim_value(taps.extent)), factor, constant(0, weights.dtype))
+    body = moved.cast(node.dtype) * factor.cast(node.dtype)
+    others = (axis for axis in node.axes if axis is not taps)
+    return reduce_axes("sum", (*others, outer, inner), body)
+
+
+def _with(stage: Stage, changed: Mapping[int, Expr]) -> Stage:
+    def rule(part: Expr) -> Expr | None:
+        return changed.get(id(part))
+
+    return replace(
+        stage,
+        stores=tuple(store.mapped(lambda root: transform(root, rule)) for store in stage.stores),
+    )

@@ -42,7 +42,7 @@ from tilewright.kernel.ir import (
 from tilewright.kernel.phases import split_phases
 from tilewright.kernel.verify import verify
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
-from tilewright.lower.byte_products import channels_last, dot_splits
+from tilewright.lower.byte_products import BYTES, byte_layouts, dot_splits, in_fours
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.fine_blocks import fine_buffers
@@ -104,13 +104,14 @@ def choose_layouts(
 
         items, copies = copy_guarded_inputs(items, is_convolution, constants, log)
         layouts = {name: Layout(_CHANNELS, 1) for name in copies}
-    segment = _collect(items, keep, constants, (block, least_block or block))
+    blocks = (block, least_block or block)
+    segment = _collect(items, keep, constants, blocks)
     if "layout" not in disabled:
         layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
     if "layout" not in disabled:
         fixed = {*keep, *segment.viewed}
-        layouts.update(channels_last(segment.kernels, fixed, constants, log))
+        layouts.update(byte_layouts(segment.kernels, fixed, constants, blocks, log))
         _pad_rows(layouts, segment, log)
     blocker = Blocker(layouts, segment.shapes)
     result: list[Item] = []
@@ -122,7 +123,7 @@ def choose_layouts(
             kernel = blocker.kernel(item)
             packed: Any = Refusal("it is disabled")
         else:
-            kernel = blocker.kernel(item, _further_splits(item, segment, layouts))
+            kernel = in_fours(blocker.kernel(item, _further_splits(item, segment)))
             packed = pack_constants(kernel, constants)
         if not isinstance(packed, Refusal):
             kernel, arrays = packed
@@ -205,6 +206,8 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
             if name in layouts or name in refused or not any(id(user) in near for user in users):
                 continue
             buffer = next(b for b in writer.outputs if b.name == name)
+            if buffer.dtype in BYTES:
+                continue  # decided by byte_layouts
             block = segment.least_block if name in finer else segment.block
             reason = _unblockable(buffer, users, segment, block)
             if reason is None:
@@ -335,9 +338,7 @@ def _uses(kernel: Kernel, name: str) -> bool:
 # --- further axes ---------------------------------------------------------------------------------
 
 
-def _further_splits(
-    kernel: Kernel, segment: _Segment, layouts: Mapping[str, Layout]
-) -> dict[str, int]:
+def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
     """Axes to split though no buffer is blocked along them, so that constants can be packed."""
     if kernel.steps is not None:
         return {}
@@ -348,7 +349,7 @@ def _further_splits(
         for node in walk(*(store.value for store in stage.stores)):
             if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
                 splits.update(_packed_axis(node, stage, segment))
-                splits.update(dot_splits(node, stage, layouts, segment.block))
+                splits.update(dot_splits(node, stage, segment.block))
     return splits
 
 

@@ -25,8 +25,8 @@ class Blocked:
 
     Attributes:
         dim: the dim that is split into blocks, whose inner part is the last dim in memory.
-        block: elements of a block; 0: the dim is not split, and is itself the last in memory.
-        size: elements of the dim; what is beyond them is padding.
+        block: elements of a block.
+        size: elements of the dim; what is beyond them in the last block is zero.
         border: (dim, elements before, elements after) of each dim that has them.
     """
 

@@ -1,6 +1,7 @@
 """Dot products of four bytes: u8 x s8 into s32, a vector of outputs at a time.
 
-    acc[lane] += sum(j: 4) a[j] * b[lane][j]     a: one word for all lanes; b: one word a lane
+    acc[lane] += sum(j: 4) a[j] * b[lane][j]       one word of a for all lanes
+    acc[lane] += sum(j: 4) a[j][lane] * b[lane][j]   four vectors of bytes, taken apart by lanes
 Input -> Output: a nest and one of its reductions -> ``Dot``; operands of a variant -> the sum.
 Guarantees: exact on every target, saturating nowhere: VNNI where there is it, pairs of 16-bit
 products elsewhere on x86, products of 32 bits on others.
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
 
 _ONE, _FOUR, _ZERO = Dim.of(1), Dim.of(UNIT), Dim.of(0)
-_EVEN = 0x00FF00FF
 _MULTIPLY_PAIRS = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}
 
 
@@ -33,19 +33,21 @@ class Dot:
 
     Attributes:
         axis: that axis.
-        data: one word for all lanes.
+        data: one word for all lanes, or a byte a lane and step.
         flip: what each byte of it is combined with by exclusive or.
         weights: one word a lane.
+        is_spread: the data has a byte a lane.
     """
 
     axis: str
     data: Load
     flip: int
     weights: Load
+    is_spread: bool
 
 
-def dot_of(nest: Nest, node: Reduce, vector: str) -> Dot | None:
-    """The dot product that a reduction is for vectors along an axis, or None."""
+def dot_of(nest: Nest, node: Reduce, vector: str, lanes: int) -> Dot | None:
+    """The dot product that a reduction is for vectors of so many lanes along an axis, or None."""
     found = factors(node)
     axes = nest.reduce_axes[id(node)]
     if found is None or axes[-1].extent != _FOUR:
@@ -54,14 +56,15 @@ def dot_of(nest: Nest, node: Reduce, vector: str) -> Dot | None:
     if data is None or id(found[1]) not in nest.loads:
         return None
     left, right = nest.loads[id(data[0])], nest.loads[id(found[1])]
-    if (left.stride(axis), left.stride(vector)) != (_ONE, _ZERO):
+    strides = left.stride(axis), left.stride(vector)
+    if strides not in ((_ONE, _ZERO), (Dim.of(lanes), _ONE)):
         return None
     if (right.stride(axis), right.stride(vector)) != (_ONE, _FOUR) or right.rest or left.rest:
         return None
     body = node.body.args[1] if isinstance(node.body, Call) else node.body
     if not isinstance(body, Cast) or body.arg is not found[1]:
         return None  # guarded
-    return Dot(axis, data[0], data[1], found[1])
+    return Dot(axis, data[0], data[1], found[1], is_spread=strides[1] == _ONE)
 
 
 def _unflipped(expr: Expr) -> tuple[Load, int] | None:
@@ -77,29 +80,36 @@ def _unflipped(expr: Expr) -> tuple[Load, int] | None:
 def accumulate(ev: Evaluator, dot: Dot, total: Value, variant: Variant) -> Value:
     """The total and one dot product in each lane."""
     lanes = total.type.lanes
-    b, wide = ev.b, int_type(8, UNIT * lanes)
-    word = _data(ev, dot, variant)
-    weights = _weights(ev, dot, variant, wide)
+    b = ev.b
+    data = _data(ev, dot, variant, lanes)
+    weights = _weights(ev, dot, variant, int_type(8, UNIT * lanes))
     bits = 32 * lanes
-    if b.target.has_vnni and bits in (256, 512):
-        data = b.bitcast(b.splat(word, lanes), wide)
+    if b.target.has_vnni and bits in _MULTIPLY_PAIRS:
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
-        return b.call(name, total.type, [total, data, weights])
+        return b.call(name, total.type, [total, b.bitcast(data, weights.type), weights])
     if b.target.architecture == "x86_64" and bits in _MULTIPLY_PAIRS:
-        return _by_pairs(b, total, word, weights)
-    return _one_by_one(b, total, word, weights)
+        return _by_pairs(b, total, data, weights)
+    return _one_by_one(b, total, data, weights)
 
 
-def _data(ev: Evaluator, dot: Dot, variant: Variant) -> Value:
+def _data(ev: Evaluator, dot: Dot, variant: Variant, lanes: int) -> Value:
+    """The data's four bytes of each lane, as a word."""
     key = ("dot", id(dot.data), *ev.project(ev.nest.depends(dot.data), variant))
     found = ev.recall(key)
     if found is not None:
-        return found
+        return ev.b.splat(found, lanes)
+    b = ev.b
     where, _ = ev.place(ev.nest.loads[id(dot.data)], id(dot.data), variant)
-    word = ev.b.load(I32, ev.b.gep(ev.pointer(dot.data.buffer), where), 1)
+    address = b.gep(ev.pointer(dot.data.buffer), where)
+    if dot.is_spread:
+        rows = b.load(int_type(8, UNIT * lanes), address, 1)
+        turned = [row * lanes + lane for lane in range(lanes) for row in range(UNIT)]
+        word = b.bitcast(b.shuffle(rows, None, turned), I32.with_lanes(lanes))
+    else:
+        word = b.load(I32, address, 1)
     if dot.flip:
-        word = ev.b.xor(word, constant(I32, dot.flip * 0x01010101))
-    return ev.remember(key, word)
+        word = b.xor(word, constant(word.type, dot.flip * 0x01010101))
+    return b.splat(ev.remember(key, word), lanes)
 
 
 def _weights(ev: Evaluator, dot: Dot, variant: Variant, wide: Type) -> Value:
@@ -112,29 +122,25 @@ def _weights(ev: Evaluator, dot: Dot, variant: Variant, wide: Type) -> Value:
     return ev.remember(key, value)
 
 
-def _by_pairs(b: Builder, total: Value, word: Value, weights: Value) -> Value:
+def _by_pairs(b: Builder, total: Value, data: Value, weights: Value) -> Value:
     """Even and odd bytes as 16-bit numbers; the sum of two products of them fits 32 bits."""
-    lanes = total.type.lanes
-    halves = int_type(16, 2 * lanes)
-    eight = constant(halves, 8)
-    pairs = b.bitcast(weights, halves)
-    mask = constant(I32, _EVEN)
-    odd_word = b.and_(b.lshr(word, constant(I32, 8)), mask)
-    for data, own in (
-        (b.and_(word, mask), b.ashr(b.shl(pairs, eight), eight)),
-        (odd_word, b.ashr(pairs, eight)),
+    halves = int_type(16, 2 * total.type.lanes)
+    eight, low = constant(halves, 8), constant(halves, 255)
+    left, right = b.bitcast(data, halves), b.bitcast(weights, halves)
+    name = f"llvm.x86.{_MULTIPLY_PAIRS[32 * total.type.lanes]}"
+    for bytes_, own in (
+        (b.and_(left, low), b.ashr(b.shl(right, eight), eight)),
+        (b.lshr(left, eight), b.ashr(right, eight)),
     ):
-        spread = b.bitcast(b.splat(data, lanes), halves)
-        name = f"llvm.x86.{_MULTIPLY_PAIRS[32 * lanes]}"
-        total = b.add(total, b.call(name, total.type, [spread, own]))
+        total = b.add(total, b.call(name, total.type, [bytes_, own]))
     return total
 
 
-def _one_by_one(b: Builder, total: Value, word: Value, weights: Value) -> Value:
-    words = b.bitcast(weights, total.type)
+def _one_by_one(b: Builder, total: Value, data: Value, weights: Value) -> Value:
+    kind = total.type
+    words = b.bitcast(weights, kind)
     for place in range(UNIT):
-        byte = b.and_(b.lshr(word, constant(I32, 8 * place)), constant(I32, 255))
-        raised = b.shl(words, constant(words.type, 24 - 8 * place))
-        own = b.ashr(raised, constant(words.type, 24))
-        total = b.add(total, b.mul(own, b.splat(byte, total.type.lanes)))
+        byte = b.and_(b.lshr(data, constant(kind, 8 * place)), constant(kind, 255))
+        own = b.ashr(b.shl(words, constant(kind, 24 - 8 * place)), constant(kind, 24))
+        total = b.add(total, b.mul(own, byte))
     return total

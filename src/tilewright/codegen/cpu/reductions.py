@@ -91,7 +91,7 @@ class Reducer:
         frame = self.ev.frame
         if frame.vector is None or frame.tails:
             return None
-        return dot_of(self.ev.nest, expr, frame.vector)
+        return dot_of(self.ev.nest, expr, frame.vector, frame.lanes)
 
     def _dots(
         self,

@@ -87,10 +87,10 @@ def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
     reduces = reduces_of(nest)
     if not any(is_dot(node) for node in reduces):
         return Refusal("no sum of products of bytes")
-    lanes = target.lanes(32)
     for vector in reversed(nest.axes):
-        if vector.extent == Dim.of(lanes) and all(
-            dot_of(nest, node, vector.name) is not None for node in reduces
+        lanes = vector.extent.const if vector.extent.is_const else 0
+        if lanes in _lanes_of_dots(target) and all(
+            dot_of(nest, node, vector.name, lanes) is not None for node in reduces
         ):
             tile = _register_tile(nest, vector, lanes, target)
             return Schedule(
@@ -103,6 +103,10 @@ def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
                 depth=2,
             )
     return Refusal("the bytes of a dot product do not lie beside each other")
+
+
+def _lanes_of_dots(target: CpuTarget) -> tuple[int, ...]:
+    return tuple(lanes for lanes in (16, 8, 4) if lanes <= target.lanes(32))
 
 
 def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
