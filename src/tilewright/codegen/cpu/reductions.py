@@ -42,14 +42,15 @@ class Reducer:
     def reduce(self, expr: Reduce, variant: Variant) -> None:
         """Computes a reduction for every variant that it distinguishes."""
         depends = self.ev.nest.depends(expr)
-        if self.along.serves_lanes(expr):
+        vector = self.ev.is_vector(expr)
+        dot = self._dot(expr) if vector else None
+        if dot is None and self.along.serves_lanes(expr):
             self.along.reduce_each_lane(expr, variant)
             return
         variants = [variant]
         if self.ev.frame.guard is None and not self.ev.frame.branches:
             variants = self._all_variants(depends, variant)
         axes = self.ev.nest.reduce_axes[id(expr)]
-        vector = self.ev.is_vector(expr)
         if self.along.serves(expr):
             self.along.reduce(expr, variants)
             return
@@ -60,7 +61,6 @@ class Reducer:
         for cell in cells:
             self.ev.b.store(start, cell)
         self.ev.hoist([expr.body], variants)
-        dot = self._dot(expr) if vector else None
 
         def innermost() -> None:
             for one, cell in zip(variants, cells, strict=True):

@@ -152,6 +152,15 @@ def test_other_processors_get_code(name: str, processor: str) -> None:
     assert compile_module(made.text, target).startswith(b"\x7fELF")
 
 
+def test_bytes_are_multiplied_four_at_a_time() -> None:
+    """By one instruction, and not one by one, whatever else could add up the sum."""
+    target = named_target("znver4")
+    kernel = fixed(KERNELS["dot_bytes"](), SIZES["odd"])
+    if target.lanes(32) != host_target().lanes(32):
+        pytest.skip("the kernel has the lanes of this machine")
+    assert "vpdpbusd.512" in generate(kernel, target).text
+
+
 def test_the_kernels_use_every_tactic() -> None:
     used = {
         stage.schedule.tactic
