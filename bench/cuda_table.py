@@ -1,6 +1,6 @@
 """Engines and torch on an NVIDIA GPU, in turns: a table of times and ratios.
 
-    python bench/cuda_table.py OUT.json FOLDER [--only NAME,..] [--precision fp16]
+    python bench/cuda_table.py OUT.json FOLDER [--only NAME,..] [--precision fp16] [--tune 6]
 
 FOLDER has the ONNX files of ``CASES`` and sample inputs (``NAME.npz``) beside them. Every network
 has a process that prepares all contenders; then the networks are timed one at a time. Contenders:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="names of models, with commas between them")
     parser.add_argument("--precision", default="fp16", choices=("fp16", "fp32"))
-    parser.add_argument("--timing-store", default=None)
+    parser.add_argument("--tune", type=int, default=1, help="candidates of each kernel to time")
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
     wanted = [part for part in args.only.split(",") if part]
@@ -103,6 +103,8 @@ def _work(case: Case, args: dict[str, Any], barrier: Any, lock: Any, rows: Any) 
     barrier.wait(LONGEST_S)
     with lock:
         if contest is not None:
+            if args["tune"] > 1:
+                row.update(contest.tune())
             row.update(contest.times())
         print(json.dumps(row), file=sys.stderr, flush=True)
     rows.put(row)
@@ -134,7 +136,7 @@ class Contest:
                 precision=args["precision"],
                 verify=False,
                 dump_graph=dumped,
-                timing_store=args["timing_store"],
+                candidates=args["tune"],
             )
             half = torch.float16 if args["precision"] == "fp16" else torch.float32
             exact = to_torch(dumped, torch.float64, "cuda")
@@ -145,7 +147,10 @@ class Contest:
         del exact
         inputs = _tensors(feeds, names, half)
         handle = self.stream.cuda_stream
-        self.runs = {"ours": lambda: engine.run_on_device(there, stream=handle)}
+        self.engine, self._feeds = engine, feeds
+        self.runs: dict[str, Any] = {
+            "ours": lambda: self.engine.run_on_device(there, stream=handle)
+        }
         found = engine.run_on_device(there, stream=handle)
         self.stream.synchronize()
         outputs = {"ours": [torch.from_dlpack(found[spec.name]) for spec in engine.outputs]}
@@ -165,7 +170,7 @@ class Contest:
             },
         }
         self.facts["is_right"] = self.facts["errors"]["ours"] <= TOLERANCE[args["precision"]]
-        self._kept = (engine, there, module, inputs, outputs)
+        self._kept = (there, module, inputs, outputs)
 
     def _captured(self, function: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
         import torch
@@ -178,6 +183,23 @@ class Contest:
         with torch.cuda.graph(graph, stream=self.stream):
             outputs = function(*inputs)
         return graph, list(outputs)
+
+    def tune(self) -> dict[str, Any]:
+        """The engine with its fastest candidates, whose results are compared with those before."""
+        from tilewright.tune.on_gpu import tune_on_gpu
+
+        self.engine, report = tune_on_gpu(self.engine, self._feeds)
+        changed = [row for row in report.rows if row.chosen != row.formula]
+        return {
+            "tuned": {
+                "timed": report.timed,
+                "changed": len(changed),
+                "kernels": len(report.rows),
+                "wrong": [[row.name[:60], *row.wrong] for row in report.rows if row.wrong],
+                "before_us": round(report.before_us, 1),
+                "after_us": round(report.after_us, 1),
+            }
+        }
 
     def times(self) -> dict[str, Any]:
         """Rounds in which the contenders take turns."""

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
+from typer.testing import CliRunner
 
 import tilewright as tw
 from gpu.launch import arch
+from tilewright.cli.app import build_app
 from tilewright.core.errors import OutOfRange
 from tilewright.runtime.engine import Engine
+from tilewright.runtime.profile import all_calls
+from tilewright.tune.on_gpu import tune_on_gpu
+from tilewright.tune.store import TimingStore
 from unit.graph.models import model_of, node, tensor_info
 
 pytestmark = pytest.mark.gpu
@@ -166,3 +173,52 @@ def test_a_device_fault_names_the_kernel(tmp_path: Path, engine: Engine) -> None
         assert "DeviceFault" in found.stdout, found.stderr
         assert expected in found.stdout
         assert "shapes: x [64, 64]" in found.stdout
+
+
+def _wide_network() -> Any:
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal((256, 256)).astype(np.float32) / 16 for name in ("v", "w")
+    }
+    nodes = [
+        node("MatMul", ["x", "v"], ["a"], name="first"),
+        node("Relu", ["a"], ["b"], name="relu"),
+        node("MatMul", ["b", "w"], ["c"], name="second"),
+        node("Neg", ["c"], ["y"], name="negative"),
+    ]
+    return model_of(nodes, inputs=[tensor_info("x", (64, 256))], weights=weights)
+
+
+def test_candidates_are_timed_and_give_the_same(tmp_path: Path) -> None:
+    feeds = {"x": np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)}
+    engine = tw.compile(_wide_network(), target=arch(), precision="fp16", candidates=5)
+    before = engine.run(feeds)["y"]
+    store = TimingStore(tmp_path / "t.sqlite", write=True)
+    tuned, report = tune_on_gpu(engine, feeds, store)
+    assert report.timed > 0
+    assert not any(row.wrong for row in report.rows)
+    np.testing.assert_allclose(tuned.run(feeds)["y"], before, atol=1e-2 * np.abs(before).max())
+    again, report = tune_on_gpu(engine, feeds, store)
+    assert report.timed == 0
+    assert again.program == tuned.program
+
+
+def test_a_wrong_kernel_is_named(tmp_path: Path) -> None:
+    """Two kernels of one shape change their places."""
+    model = _wide_network()
+    engine = tw.compile(model, target=arch())
+    first, second = [call.kernel for call in all_calls(engine.program)][:2]
+    assert first != second
+    code = dict(engine.parts.device_code)
+    for end in (f"{arch()}.cubin", "ptx"):
+        code[f"{first}.{end}"], code[f"{second}.{end}"] = (
+            code[f"{second}.{end}"],
+            code[f"{first}.{end}"],
+        )
+    engine.of(replace(engine.parts, device_code=code)).save(tmp_path / "wrong.tw")
+    onnx.save(model, tmp_path / "model.onnx")
+    arguments = ["verify", str(tmp_path / "model.onnx"), "--engine", str(tmp_path / "wrong.tw")]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 1
+    assert "first" in result.stdout or "relu" in result.stdout
+    assert "kernel" in result.stdout

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from tilewright.runtime.cuda.plan import Step
 from tilewright.runtime.cuda.timing import times_us
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.profile import all_calls
-from tilewright.runtime.program import KernelCall, Program, Segment, map_segments
+from tilewright.runtime.program import KernelCall, Program, Segment, TensorSpec, map_segments
 from tilewright.tune.store import Scope, Stage, Timing, TimingStore, sizes_text
 
 Array = npt.NDArray[Any]
@@ -43,6 +43,7 @@ _REPEATS, _MOST_COPIES, _MOST_COPIED_BYTES = 16, 64, 1 << 30
 _LONGEST_US = 5000.0  # of one graph of repeats
 _TURNS, _REPLAYS = 5, 3
 _HOPELESS = 4.0  # times as slow in the first turn
+_PARTS, _PART = 16, 1 << 16  # of a large buffer, which are compared
 _TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-9}  # of the largest value, by the bytes of a float
 
 
@@ -292,7 +293,8 @@ class _Candidates:
         self._copies = self._cold(footprint)
         self._restore()
         self._expected = self._values(self._formula)
-        self._chain = self._repeated(self._formula)
+        self._once_us = self._once(self._formula)
+        self._chain = self._repeated(self._formula, self._once_us)
 
     def close(self) -> None:
         """Frees what timing took."""
@@ -305,14 +307,10 @@ class _Candidates:
         self._restore()
         if not _alike(self._values(steps), self._expected):
             return None
-        chain = self._repeated(steps)
-        ours, formula = [], []
-        for _ in range(_TURNS):
-            formula += self._chain.times_us(self._stream, _REPLAYS)
-            ours += chain.times_us(self._stream, _REPLAYS)
-            if min(ours) > _HOPELESS * min(formula):
-                break
-        chain.close()
+        once_us = self._once(steps)
+        ours, formula = [once_us], [self._once_us]
+        if once_us <= _HOPELESS * self._once_us:
+            ours, formula = self._turns(steps, once_us)
         return Timing(
             sizes=sizes,
             schedule=alternative.tactic,
@@ -320,6 +318,16 @@ class _Candidates:
             formula_us=round(statistics.median(formula), 4),
             samples=len(ours),
         )
+
+    def _turns(self, steps: Sequence[Step], once_us: float) -> tuple[list[float], list[float]]:
+        ours: list[float] = []
+        formula: list[float] = []
+        chain = self._repeated(steps, once_us)
+        for _ in range(_TURNS):
+            formula += self._chain.times_us(self._stream, _REPLAYS, 1)
+            ours += chain.times_us(self._stream, _REPLAYS, 1)
+        chain.close()
+        return ours, formula
 
     def _restore(self) -> None:
         """Runs what comes before the call, whose inputs may have been overwritten since."""
@@ -339,20 +347,24 @@ class _Candidates:
                 *self._plan.segment.internal,
             )
         }
-        found = []
+        found: list[Array] = []
         for name in dict.fromkeys(map(self._plan.root, self._call.buffers)):
             if name in self._executor.constants or name not in specs:
                 continue
-            array = DeviceArray(
-                self._addresses[name],
-                self._plan.shape_of(specs[name]),
-                specs[name].dtype.numpy,
-                self._executor.device,
-                int(self._stream),
-                None,
-            )
-            found.append(array.numpy())
+            found += self._sample(name, specs[name])
         return found
+
+    def _sample(self, name: str, spec: TensorSpec) -> Iterator[Array]:
+        """A buffer's values, or parts of them where they are many."""
+        dtype, device = spec.dtype.numpy, self._executor.device
+        count = math.prod(self._plan.shape_of(spec))
+        starts, size = [0], count
+        if count > _PARTS * _PART:
+            size = _PART
+            starts = [k * (count - size) // (_PARTS - 1) for k in range(_PARTS)]
+        for start in starts:
+            address = self._addresses[name] + start * dtype.itemsize
+            yield DeviceArray(address, (size,), dtype, device, int(self._stream), None).numpy()
 
     def _cold(self, footprint: int) -> list[Mapping[str, int]]:
         """Addresses with copies of the weights, of which each is as cold as in a run."""
@@ -374,14 +386,18 @@ class _Candidates:
             copies.append(moved)
         return copies
 
-    def _repeated(self, steps: Sequence[Step]) -> Chain:
-        launcher = self._one.context.launcher
-        one = Chain(launcher, [(steps, self._copies[0])], self._stream)
-        us = min(one.times_us(self._stream, 2))
-        one.close()
-        count = max(2, min(max(_REPEATS, len(self._copies)), int(_LONGEST_US / max(us, 0.1))))
+    def _once(self, steps: Sequence[Step]) -> float:
+        """The time of one launch, which need not be exact."""
+        chain = Chain(self._one.context.launcher, [(steps, self._copies[0])], self._stream)
+        us = min(chain.times_us(self._stream, 2, 1))
+        chain.close()
+        return us
+
+    def _repeated(self, steps: Sequence[Step], once_us: float) -> Chain:
+        most = int(_LONGEST_US / max(once_us, 0.1))
+        count = max(2, min(max(_REPEATS, len(self._copies)), most))
         turns = [(steps, self._copies[k % len(self._copies)]) for k in range(count)]
-        return Chain(launcher, turns, self._stream)
+        return Chain(self._one.context.launcher, turns, self._stream)
 
 
 def _alike(found: Sequence[Array], expected: Sequence[Array]) -> bool:

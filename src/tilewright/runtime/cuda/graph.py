@@ -115,12 +115,14 @@ class Chain:
         self._launchable = check(bindings().cuGraphInstantiate(graph, 0), "making a graph")
         check(bindings().cuGraphDestroy(graph), "dropping a graph")
 
-    def times_us(self, stream: Any, runs: int) -> list[float]:
+    def times_us(self, stream: Any, runs: int, warm_up: int) -> list[float]:
         """Microseconds of one turn, of several runs of all of them."""
         driver = bindings()
-        times = times_us(
-            lambda: check(driver.cuGraphLaunch(self._launchable, stream), "timing"), stream, runs
-        )
+
+        def launch() -> None:
+            check(driver.cuGraphLaunch(self._launchable, stream), "timing")
+
+        times = times_us(launch, stream, runs, warm_up)
         return [us / self._count for us in times]
 
     def close(self) -> None:

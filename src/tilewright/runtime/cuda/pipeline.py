@@ -1,7 +1,7 @@
 """Batches from the host through a GPU: copies in, kernels and copies out at the same time.
 
 Input -> Output: an executor, a program of one segment, checked batches -> results in order.
-    stage (helper) -> copy in (stream) -> run (stream) -> copy out (stream) -> collect (host)
+    copy in (stream) -> run (stream) -> copy out (stream) -> collect (host)
 Guarantees: what is enqueued is what ``operations`` lists, and that schedule is proven free of races
 before the first batch; memory is that of a few batches, however many there are.
 Not here: programs with steps on the host between segments.
@@ -10,7 +10,7 @@ Not here: programs with steps on the host between segments.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,9 +38,8 @@ from tilewright.runtime.program import Bind, Program, Segment
 
 Array = npt.NDArray[Any]
 Checked = tuple[dict[str, Any], dict[str, int]]  # values by name, sizes
-SLOTS = 5  # batches in flight: each kind of work, and one that waits
-_HELPER, _IN, _RUN, _OUT = "helper", "in", "run", "out"
-_STREAMS = (_IN, _RUN, _OUT)
+SLOTS = 4  # batches in flight: each kind of work, and one that waits
+_IN, _RUN, _OUT = _STREAMS = ("in", "run", "out")
 _THREADS = 4
 _PART_BYTES = 1 << 20
 
@@ -48,41 +47,27 @@ _PART_BYTES = 1 << 20
 def operations(number: int, slots: int = SLOTS) -> list[Operation]:
     """What the host does when a batch comes: each kind of work for another one.
 
-    A batch is staged by a helper when it comes, copied with the next, and run with the one after:
-    so its copy has most often ended before its kernels are enqueued.
+    A batch is copied when it comes, and run with the next one: so its copy has most often ended
+    before its kernels are enqueued, and nothing on the GPU has to wait.
     """
     return [
         *(collected(number - slots, slots) if number >= slots else ()),
-        *staged(number, slots),
-        *(copied(number - 1, slots) if number >= 1 else ()),
-        *(launched(number - 2, slots) if number >= 2 else ()),
+        *copied(number, slots),
+        *(launched(number - 1, slots) if number >= 1 else ()),
     ]
 
 
 def rest(count: int, slots: int = SLOTS) -> list[list[Operation]]:
     """What is left when all batches have come, in parts of which each ends with a result."""
-    todo = [*copied(count - 1, slots), *(launched(count - 2, slots) if count >= 2 else ())]
-    todo += launched(count - 1, slots)
     first, *others = (collected(number, slots) for number in range(max(0, count - slots), count))
-    return [[*todo, *first], *others]
-
-
-def staged(number: int, slots: int) -> list[Operation]:
-    """A helper puts inputs where the GPU copies from."""
-    slot = number % slots
-    return [
-        Work(name="stage", stream=_HELPER, writes=(whole(f"staged {slot}"),)),
-        Record(event=f"staged {slot}", stream=_HELPER),
-    ]
+    return [[*launched(count - 1, slots), *first], *others]
 
 
 def copied(number: int, slots: int) -> list[Operation]:
-    """The GPU copies them."""
+    """The GPU copies inputs; from memory that is not page-locked the driver does it in parts."""
     slot = number % slots
-    reads, writes = (whole(f"staged {slot}"),), (whole(f"inputs {slot}"),)
     return [
-        Sync(event=f"staged {slot}"),
-        Work(name="copy in", stream=_IN, reads=reads, writes=writes),
+        Work(name="copy in", stream=_IN, writes=(whole(f"inputs {slot}"),)),
         Record(event=f"in {slot}", stream=_IN),
     ]
 
@@ -114,13 +99,10 @@ def collected(number: int, slots: int) -> list[Operation]:
 class _Slot:
     """The memory of one batch in flight."""
 
-    staged: list[Pinned]
     results: list[Pinned]
     inputs: list[Block]
     outputs: list[Block]
-    values: Mapping[str, Any]
-    sources: list[tuple[int, int]]  # where each input is copied from: address, bytes
-    staging: Future[None] | None = None
+    values: list[Array]  # of the batch, until it has been collected
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -145,10 +127,7 @@ def stream_batches(
         UserError: see ``Engine.run``.
     """
     pipeline: Pipeline | None = None
-    with (
-        ThreadPoolExecutor(1, thread_name_prefix="tilewright-stage") as stager,
-        ThreadPoolExecutor(_THREADS, thread_name_prefix="tilewright-move") as movers,
-    ):
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="tilewright-collect") as helpers:
         try:
             for values, symbols in batches:
                 segment, sizes = executor.sizes_of(program, values, symbols)
@@ -157,7 +136,7 @@ def stream_batches(
                     if pipeline is not None:
                         yield from pipeline.drain()
                         pipeline.close()
-                    pipeline = Pipeline(executor, plan, program, (stager, movers))
+                    pipeline = Pipeline(executor, plan, program, helpers)
                 result = pipeline.push(values)
                 if result is not None:
                     yield result
@@ -180,10 +159,10 @@ class Pipeline:
         executor: CudaExecutor,
         plan: CudaPlan,
         program: Program,
-        helpers: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
+        helpers: ThreadPoolExecutor,
     ) -> None:
         require_no_races(schedule(2 * SLOTS + 1))
-        self.plan, self._executor, (self._helpers, self._movers) = plan, executor, helpers
+        self.plan, self._executor, self._helpers = plan, executor, helpers
         executor.device.use()
         self._order = [
             next(k for k, made in enumerate(plan.outputs) if made[0] == spec.name)
@@ -200,6 +179,8 @@ class Pipeline:
             for name in _STREAMS
             for slot in range(SLOTS)
         }
+        self._names = [spec.name for spec in plan.inputs]
+        self._sizes = [plan.size_bytes(spec) for spec in plan.segment.outputs]
         self._context = executor.take_context(plan)
         self._context.use_on(self._streams["run"])
         self._slots = [self._slot() for _ in range(SLOTS)]
@@ -212,19 +193,18 @@ class Pipeline:
         sizes = [self.plan.size_bytes(spec) for spec in self.plan.inputs]
         made = [size for _, _, _, size in self.plan.outputs]
         return _Slot(
-            staged=[executor.pinned.take(size) for size in sizes],
             results=[executor.pinned.take(size) for size in made],
             inputs=[executor.blocks.take(size, stream, "an input") for size in sizes],
             outputs=[executor.blocks.take(size, stream, "an output") for size in made],
-            values={},
-            sources=[],
+            values=[],
         )
 
     def push(self, values: Mapping[str, Any]) -> list[Array] | None:
         """Takes a batch; gives the results of an earlier one, where one had to make room."""
         number, self._result = self._number, None
         self._number += 1
-        self._slots[number % SLOTS].values = values
+        slot = self._slots[number % SLOTS]
+        slot.values = [np.ascontiguousarray(np.asarray(values[name])) for name in self._names]
         self._executor.device.use()
         # All batches after the first ones do the same, slot by slot.
         again = number if number < 2 * SLOTS else SLOTS + number % SLOTS
@@ -245,9 +225,6 @@ class Pipeline:
     def close(self) -> None:
         """Waits, and gives everything back."""
         driver = bindings()
-        for slot in self._slots:
-            if slot.staging is not None:
-                wait([slot.staging])
         for stream in self._streams.values():
             driver.cuStreamSynchronize(stream)
         self._context.used_on = None
@@ -255,7 +232,7 @@ class Pipeline:
         for slot in self._slots:
             for block in (*slot.inputs, *slot.outputs):
                 block.stream = None
-            for pinned in (*slot.staged, *slot.results):
+            for pinned in slot.results:
                 self._executor.pinned.give_back(pinned)
         self._slots.clear()
         for stream in self._streams.values():
@@ -275,17 +252,12 @@ class Pipeline:
                 touched = (*one.writes, *one.reads)
                 slot = self._slots[int(touched[0].buffer.split()[-1])]
                 work = {
-                    "stage": self._submit,
                     "copy in": self._copy_in,
                     "run": self._run,
                     "copy out": self._copy_out,
                     "collect": self._collect,
                 }
                 return partial(work[one.name], slot)
-            case Record(event=event, stream=stream) if stream == _HELPER:
-                return _nothing  # the future of its work is the event
-            case Sync(event=str(event)) if event.startswith("staged"):
-                return partial(self._await_stage, self._slots[int(event.split()[-1])])
             case Record():
                 return partial(_record, self._events[one.event], self._streams[one.stream])
             case Wait():
@@ -299,36 +271,12 @@ class Pipeline:
         if int(status):
             raise self._context.fault(status)
 
-    def _await_stage(self, slot: _Slot) -> None:
-        if slot.staging is not None:
-            slot.staging.result()
-
-    def _submit(self, slot: _Slot) -> None:
-        slot.staging = self._helpers.submit(self._stage, slot)
-
-    def _stage(self, slot: _Slot) -> None:
-        """Puts inputs where the GPU copies from at full speed, unless they lie there."""
-        values = slot.values
-        slot.sources.clear()
-        self._executor.device.use()
-        parts: list[tuple[Array, Array]] = []
-        for spec, pinned in zip(self.plan.inputs, slot.staged, strict=True):
-            rows = np.ascontiguousarray(np.asarray(values[spec.name]))
-            if is_pinned(rows):
-                slot.sources.append((rows.ctypes.data, rows.nbytes))
-                continue
-            slot.sources.append((pinned.address, rows.nbytes))
-            source, place = rows.reshape(-1).view(np.uint8), pinned.bytes[: rows.nbytes]
-            parts += _parts(place, source)
-        self._move(parts)
-
     def _copy_in(self, slot: _Slot) -> None:
-        for (address, size), block in zip(slot.sources, slot.inputs, strict=True):
-            if size:
-                check(
-                    bindings().cuMemcpyHtoDAsync(block.address, address, size, self._streams["in"]),
-                    "copying an input to the GPU",
-                )
+        copy, stream = bindings().cuMemcpyHtoDAsync, self._streams["in"]
+        for array, block in zip(slot.values, slot.inputs, strict=True):
+            if array.nbytes:
+                address = array.ctypes.data
+                check(copy(block.address, address, array.nbytes, stream), "copying an input")
 
     def _run(self, slot: _Slot) -> None:
         buffers, stream = slot.buffers, self._streams["run"]
@@ -337,17 +285,10 @@ class Pipeline:
         self._context.launch(buffers, stream)
 
     def _copy_out(self, slot: _Slot) -> None:
-        for (_, shape, dtype, _), block, pinned in zip(
-            self.plan.outputs, slot.outputs, slot.results, strict=True
-        ):
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        copy, stream = bindings().cuMemcpyDtoHAsync, self._streams["out"]
+        for size, block, pinned in zip(self._sizes, slot.outputs, slot.results, strict=True):
             if size:
-                check(
-                    bindings().cuMemcpyDtoHAsync(
-                        pinned.address, block.address, size, self._streams["out"]
-                    ),
-                    "copying an output from the GPU",
-                )
+                check(copy(pinned.address, block.address, size, stream), "copying an output")
 
     def _collect(self, slot: _Slot) -> None:
         word = slot.outputs[-1].word
@@ -370,7 +311,7 @@ class Pipeline:
             for to, source in parts:
                 np.copyto(to, source)
             return
-        for done in [self._movers.submit(np.copyto, to, source) for to, source in parts]:
+        for done in [self._helpers.submit(np.copyto, to, source) for to, source in parts]:
             done.result()
 
 
@@ -391,19 +332,7 @@ def _wait(event: Any, stream: int) -> None:
         check(driver.cuStreamWaitEvent(stream, event, 0), "waiting for an event")
 
 
-def _nothing() -> None:
-    """Done by something else."""
-
-
 def _parts(to: Array, source: Array) -> list[tuple[Array, Array]]:
     size = max(_PART_BYTES, -(-len(source) // _THREADS))
     cuts = range(0, len(source), size)
     return [(to[start : start + size], source[start : start + size]) for start in cuts]
-
-
-def is_pinned(array: Array) -> bool:
-    """Whether an array lies in page-locked memory, by the driver's own knowledge."""
-    driver = bindings()
-    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
-    return not int(status) and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)

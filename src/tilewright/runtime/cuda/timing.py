@@ -15,7 +15,9 @@ from tilewright.runtime.cuda.driver import bindings, check
 _WARM_UP = 3
 
 
-def times_us(enqueue: Callable[[], Any], stream: Any, runs: int) -> list[float]:
+def times_us(
+    enqueue: Callable[[], Any], stream: Any, runs: int, warm_up: int = _WARM_UP
+) -> list[float]:
     """Times of single runs, the first ones left out.
 
     Raises:
@@ -24,12 +26,12 @@ def times_us(enqueue: Callable[[], Any], stream: Any, runs: int) -> list[float]:
     driver = bindings()
     start, stop = (check(driver.cuEventCreate(0), "making an event") for _ in range(2))
     found = []
-    for number in range(runs + _WARM_UP):
+    for number in range(runs + warm_up):
         check(driver.cuEventRecord(start, stream), "timing")
         enqueue()
         check(driver.cuEventRecord(stop, stream), "timing")
         check(driver.cuStreamSynchronize(stream), "timing")
-        if number >= _WARM_UP:
+        if number >= warm_up:
             found.append(1e3 * float(check(driver.cuEventElapsedTime(start, stop), "timing")))
     for event in (start, stop):
         check(driver.cuEventDestroy(event), "dropping an event")

@@ -47,10 +47,7 @@ class FakeDriver:
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
         self.CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
-        self.CUpointer_attribute = SimpleNamespace(
-            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9, CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2
-        )
-        self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1)
+        self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
         self.CUlaunchAttributeID = SimpleNamespace(
             CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6
         )
@@ -129,9 +126,7 @@ class FakeDriver:
         ctypes.memmove(address, value.to_bytes(4, "little") * count, 4 * count)
         return (0,)
 
-    def cuPointerGetAttribute(self, which: int, address: int) -> tuple[int, int]:
-        if which == self.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            return (0, 1) if address in self._sizes else (1, 0)
+    def cuPointerGetAttribute(self, *_: int) -> tuple[int, int]:
         return 0, 0
 
     # --- code, streams and graphs -----------------------------------------------------------------
