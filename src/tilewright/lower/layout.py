@@ -40,6 +40,7 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.phases import split_phases
+from tilewright.kernel.pieces import split_pieces
 from tilewright.kernel.verify import verify
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
 from tilewright.lower.byte_products import BYTES, byte_layouts, dot_splits, in_fours
@@ -120,10 +121,10 @@ def choose_layouts(
             result.append(item)
             continue
         if "pack" in disabled:
-            kernel = blocker.kernel(item)
+            kernel = split_pieces(blocker.kernel(item))
             packed: Any = Refusal("it is disabled")
         else:
-            kernel = in_fours(blocker.kernel(item, _further_splits(item, segment)))
+            kernel = split_pieces(in_fours(blocker.kernel(item, _further_splits(item, segment))))
             packed = pack_constants(kernel, constants)
         if not isinstance(packed, Refusal):
             kernel, arrays = packed

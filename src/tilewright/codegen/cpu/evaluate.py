@@ -158,7 +158,25 @@ class Evaluator(Positions):
     # --- memory ----------------------------------------------------------------------------------
 
     def partial(self, form: Affine, key: int, variant: Variant) -> Value:
-        """The sum of the terms on bound axes; remembered, so that outer loops compute it once."""
+        """The sum of the terms on bound axes; remembered, so that outer loops compute it once.
+
+        Copies share the first one's sum: what they lie behind it is a number that instructions
+        hold where the stride is known, and the same for all steps of a loop where it is not.
+        """
+        total = self._first(form, key, (0,) * len(variant))
+        behind = 0
+        for axis, (place, distance) in self.frame.unrolled.items():
+            steps = variant[place] * distance
+            if steps and axis in form.terms and axis in self.frame.position:
+                stride = form.terms[axis]
+                if stride.is_const:
+                    behind += steps * stride.const
+                else:
+                    total = self.b.add(total, self.b.mul(index(steps), self.dim(stride)))
+        return self.b.add(total, index(behind))
+
+    def _first(self, form: Affine, key: int, variant: Variant) -> Value:
+        """The sum of the terms on bound axes for the first copies."""
         bound = frozenset(axis for axis in form.terms if axis in self.frame.position)
         total: Value | None = None
         done: frozenset[str] = frozenset()

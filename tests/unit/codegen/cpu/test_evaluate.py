@@ -13,6 +13,7 @@ from tilewright.codegen.cpu.generate import generate
 from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
 from tilewright.core.dtypes import INT64
 from tilewright.core.errors import OutOfRange
+from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import (
     Axis,
@@ -238,3 +239,20 @@ def test_every_kernel_keeps_its_local_variables_in_the_entry_block() -> None:
         for part in text(function()).split("define ")[1:]:
             after = part.split("entry:", 1)[1].split(":", 1)[-1]
             assert "alloca" not in after
+
+
+def test_copies_of_a_row_share_its_address() -> None:
+    """What they lie behind it is a constant, though the number of rows is not known."""
+    a, b, step = buffer("a", M, 16), buffer("b", 16, 16), Axis("r", Dim.of(16))
+    kernel = pure(
+        buffer("out", M, 16),
+        (a, b),
+        lambda m, i: reduce_axes("sum", (step,), a[m, step.var] * b[step.var, i]),
+    )
+
+    def products(rows: int) -> int:
+        unroll = {"i1": 1, "i0": rows}
+        schedule = Schedule(tactic="contraction", lanes=16, vector="i1", unroll=unroll)
+        return text(kernel, schedule).count(" mul i64")
+
+    assert products(12) == products(6)
