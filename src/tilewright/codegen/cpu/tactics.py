@@ -45,6 +45,7 @@ _MAX_ROWS = 14
 _ROWS_IN_FLIGHT = 4
 _MANY_REGISTERS = 32
 _DEPTH = 4
+_MANY_TAPS = 7
 _SHORT_ROW = 256
 _MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
@@ -135,8 +136,7 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         outer=tile.outer,
         chunk=1,
         reduce_lanes=widest_lanes(nest, target),
-        # With few registers a tile has few sums to a step: the loop itself is felt.
-        depth=1 if target.num_vectors >= _MANY_REGISTERS else _DEPTH,
+        depth=_depth(nest, tile, target),
     )
 
 
@@ -327,6 +327,29 @@ def _several_rows(nest: Nest, vector: Axis) -> dict[str, int]:
     """Copies of the innermost other axis: while one row waits for a sum, others go on."""
     others = [axis for axis in nest.axes if axis is not vector and not axis.ordered]
     return {axis.name: balanced(axis.extent, _ROWS_IN_FLIGHT) for axis in others[-1:]}
+
+
+def _depth(nest: Nest, tile: _Tile, target: CpuTarget) -> int:
+    """Steps of the innermost loop in one round.
+
+    With few registers a tile has few sums to a step, and the loop itself is felt.  With many, taps
+    along which the windows of neighbouring rows overlap go in one round: what one tap loads for a
+    row, the next one needs for the row before, and finds in a register.
+    """
+    if target.num_vectors < _MANY_REGISTERS:
+        return _DEPTH
+    for reduce in reduces_of(nest):
+        taps = nest.reduce_axes[id(reduce)][-1]
+        loads = [nest.loads[id(n)] for n in walk(reduce.body) if id(n) in nest.loads]
+        steps = [form.stride(taps.name) for form in loads]
+        overlaps = any(
+            step is not None and step.terms and form.stride(row) == step and count > 1
+            for form, step in zip(loads, steps, strict=True)
+            for row, count in tile.unroll.items()
+        )
+        if overlaps and taps.extent.is_const and 1 < taps.extent.const <= _MANY_TAPS:
+            return taps.extent.const
+    return 1
 
 
 def _even_columns(extent: Dim, most: int, budget: int) -> int:

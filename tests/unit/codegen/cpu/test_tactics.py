@@ -258,3 +258,15 @@ def test_pools_and_loads_across_lines_take_several_rows() -> None:
 def test_loops_of_small_tiles_take_several_steps_in_a_round() -> None:
     assert choose(nest(KERNELS["matmul"]()), NARROW)[0].depth == 4
     assert choose(nest(KERNELS["matmul"]()), WIDE)[0].depth == 1
+
+
+@pytest.mark.parametrize(("taps", "stride", "depth"), [(3, 1, 3), (7, 1, 7), (9, 1, 1), (3, 2, 1)])
+def test_taps_of_overlapping_windows_go_in_one_round(taps: int, stride: int, depth: int) -> None:
+    x, w = buffer("x", 200, 16), buffer("w", taps, 16)
+    tap = Axis("r", Dim.of(taps))
+    kernel = pure(
+        buffer("out", 60, 16),
+        (x, w),
+        lambda i, c: reduce_axes("sum", (tap,), x[i * stride + tap.var, c] * w[tap.var, c]),
+    )
+    assert choose(nest(kernel), WIDE)[0].depth == depth
