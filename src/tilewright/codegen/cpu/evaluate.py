@@ -10,7 +10,7 @@ Not here: loops over the stage's axes and stores (codegen.cpu.generate), meaning
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
@@ -51,10 +51,12 @@ class Evaluator(Positions):
         args: Value,
         reduce_lanes: int,
         depth: int = 1,
+        ahead: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(builder, nest, layout, args)
         self.reduce_lanes = reduce_lanes
         self.depth = depth
+        self.ahead = ahead or {}
         self.reducer = Reducer(self)
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 
@@ -245,6 +247,12 @@ class Evaluator(Positions):
             lambda: load_element(self.b, pointer, safe, dtype, 1, stride=1, mask=None),
             lambda: zero,
         )
+
+    def ask_ahead(self, expr: Load, variant: Variant) -> None:
+        """Asks for what lies behind a load, by the distance known for it."""
+        where, _ = self.place(self.nest.loads[id(expr)], id(expr), variant)
+        address = self.b.gep(self.pointer(expr.buffer), where, expr.dtype.storage_bytes)
+        self.b.prefetch(self.b.gep(address, self.ahead[id(expr)]), locality=2)
 
     # --- choice ----------------------------------------------------------------------------------
 

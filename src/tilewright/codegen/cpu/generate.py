@@ -19,6 +19,7 @@ from tilewright.codegen.cpu.evaluate import Evaluator
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout, argument_layout
 from tilewright.codegen.cpu.memory import store_element
+from tilewright.codegen.cpu.prefetch import asked_ahead
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.codegen.cpu.traits import is_product
@@ -128,9 +129,6 @@ class StageWriter:
         self.nest = nest
         self.schedule = schedule
         self.types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
-        self.eval = Evaluator(
-            builder, nest, layout, builder.params["args"], schedule.reduce_lanes, schedule.depth
-        )
         self.axes = {axis.name: axis for axis in nest.axes}
         ordered = [k for k, axis in enumerate(nest.axes) if axis.ordered]
         self.leading = nest.axes[: ordered[0]] if ordered else nest.axes
@@ -138,6 +136,15 @@ class StageWriter:
         self.rows = [name for name in schedule.unroll if name != schedule.vector]
         shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
         extents = {axis.name: axis.extent for axis in nest.stage.axes}
+        self.eval = Evaluator(
+            builder,
+            nest,
+            layout,
+            builder.params["args"],
+            schedule.reduce_lanes,
+            schedule.depth,
+            asked_ahead(nest, schedule, self.digits()),
+        )
         self.totals = [total_parts(store.value, shapes, extents) for store in nest.stage.stores]
         self.roots = [root for store in nest.stage.stores for root in evaluated(store)]
         # What a guard protects must not be computed before the guard is.

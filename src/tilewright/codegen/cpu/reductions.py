@@ -22,7 +22,7 @@ from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Expr, Reduce, identity_of
+from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, walk
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
@@ -63,8 +63,7 @@ class Reducer:
         self.ev.hoist([expr.body], variants)
 
         def innermost() -> None:
-            for one, cell in zip(variants, cells, strict=True):
-                self.add(expr, one, cell, lanes)
+            self._point(expr, variants, cells, lanes)
 
         if dot is not None:
             self._dots(expr, dot, axes[:-1], variants, cells)
@@ -82,6 +81,21 @@ class Reducer:
             self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
             self.ev.remember(self.key(expr, one), self.ev.b.load(kind, cell))
+
+    def _point(
+        self, expr: Reduce, variants: Sequence[Variant], cells: Sequence[Value], lanes: int
+    ) -> None:
+        """One point of a reduction, for all variants; asks for what the next panel has there."""
+        for one, cell in zip(variants, cells, strict=True):
+            self.add(expr, one, cell, lanes)
+        ev, asked = self.ev, set[object]()
+        for node in walk(expr.body) if ev.ahead else ():
+            if isinstance(node, Load) and id(node) in ev.ahead:
+                for one in variants:
+                    key = (id(node), *ev.project(ev.nest.depends(node), one))
+                    if key not in asked:
+                        asked.add(key)
+                        ev.ask_ahead(node, one)
 
     def key(self, expr: Expr, variant: Variant) -> tuple[object, ...]:
         return (id(expr), *self.ev.project(self.ev.nest.depends(expr), variant))
@@ -179,8 +193,7 @@ class Reducer:
         totals = Totals(ev, expr, lanes, cells)
 
         def innermost() -> None:
-            for one, cell in zip(variants, cells, strict=True):
-                self.add(expr, one, cell, lanes)
+            self._point(expr, variants, cells, lanes)
 
         def blocks() -> None:
             extent = ev.dim(axis.extent)

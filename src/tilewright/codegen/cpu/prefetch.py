@@ -1,0 +1,68 @@
+"""Weights that are asked for before they are used.
+
+Input -> Output: a nest, its schedule, the digits of its iterations -> how far ahead of itself each
+load of a panel of weights asks.
+Why: a panel that only a few tiles use is waited for while the first of them reads it; asked for
+during the tiles before, it comes in time.
+Guarantees: only panels that fit the second cache beside the present one are asked for.
+Not here: the instruction (reductions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.codegen.cpu.traits import ONE, is_product, num_points, reduces_of
+from tilewright.core.shape import Dim, product
+from tilewright.kernel.ir import Load, Reduce, walk
+from tilewright.kernel.nest import Nest
+from tilewright.kernel.schedule import Schedule
+
+_MOST_TILES = 16
+_CACHE_BYTES = 1 << 18  # a part of the second cache
+
+
+def asked_ahead(
+    nest: Nest, schedule: Schedule, digits: Sequence[tuple[str, Dim]]
+) -> dict[int, int]:
+    """Bytes from each load's address to the same place of the next panel, by id of the load."""
+    if schedule.tactic != "contraction" or schedule.vector is None:
+        return {}
+    found: dict[int, int] = {}
+    for reduce in filter(is_product, reduces_of(nest)):
+        for node in walk(reduce.body):
+            if isinstance(node, Load) and id(node) in nest.loads:
+                distance = _distance(node, reduce, nest, schedule, digits)
+                if distance is not None:
+                    found[id(node)] = distance
+    return found
+
+
+def _distance(
+    node: Load,
+    reduce: Reduce,
+    nest: Nest,
+    schedule: Schedule,
+    digits: Sequence[tuple[str, Dim]],
+) -> int | None:
+    form, vector = nest.loads[id(node)], schedule.vector or ""
+    moving = [
+        place for place, (name, count) in enumerate(digits) if form.terms.get(name) and count != ONE
+    ]
+    if form.rest or form.stride(vector) != ONE or not moving:
+        return None
+    name, count = digits[moving[-1]]
+    tiles = product(size for _, size in digits[moving[-1] + 1 :])
+    step = form.terms[name] * schedule.copies(name)
+    if name == vector:
+        step = step * (schedule.lanes * schedule.chunk)
+    if not (tiles.is_const and step.is_const and count.is_const):
+        return None
+    columns = schedule.lanes * schedule.copies(vector)
+    columns *= 1 if name == vector else schedule.copies(name)
+    item = node.dtype.storage_bytes
+    panel = num_points(nest.reduce_axes[id(reduce)]) * columns * item
+    if tiles.const > _MOST_TILES or panel > _CACHE_BYTES:
+        return None
+    distance = step.const * item
+    return distance if distance * count.const > _CACHE_BYTES else None

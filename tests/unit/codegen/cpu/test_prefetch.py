@@ -1,0 +1,59 @@
+"""Weights of the next panel are asked for where few tiles use one, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.cpu.generate import generate
+from tilewright.codegen.cpu.target import host_target, named_target
+from tilewright.core.shape import Dim
+from tilewright.kernel.interp import interpret
+from tilewright.kernel.ir import Axis, Kernel, reduce_axes
+from unit.codegen.cpu.kernels import N, buffer, pure
+from unit.codegen.cpu.native import run_native
+
+WIDE = named_target("znver4")
+
+
+def product(rows: Dim | int, depth: int, panels: int) -> Kernel:
+    """A matrix product with weights in panels of 32 columns."""
+    a, w = buffer("a", rows, depth), buffer("w", panels, depth, 32)
+    axis = Axis("r", Dim.of(depth))
+    return pure(
+        buffer("out", rows, panels, 32),
+        (a, w),
+        lambda m, o, i: reduce_axes("sum", (axis,), a[m, axis.var] * w[o, axis.var, i]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "panels", "asks"),
+    [
+        (40, 128, 64, True),
+        (4000, 128, 64, False),  # a panel is read once for many tiles
+        (40, 128, 4, False),  # all panels stay in the cache
+        (40, 8192, 64, False),  # two panels do not fit
+        (N, 128, 64, False),
+    ],
+)
+def test_who_asks(rows: Dim | int, depth: int, panels: int, asks: bool) -> None:
+    assert ("llvm.prefetch" in generate(product(rows, depth, panels), WIDE).text) == asks
+
+
+def test_a_step_asks_once_for_each_vector_of_weights() -> None:
+    text = generate(product(14, 128, 64), WIDE).text
+    assert text.count("call void @llvm.prefetch") == 2
+
+
+def test_values_are_the_same() -> None:
+    kernel = product(40, 128, 64)
+    rng = np.random.default_rng(5)
+    feeds = {
+        "a": rng.standard_normal((40, 128)).astype(np.float32),
+        "w": rng.standard_normal((64, 128, 32)).astype(np.float32),
+    }
+    assert "llvm.prefetch" in generate(kernel, host_target()).text or not host_target().has_fma
+    want = interpret(kernel, feeds, {})["out"]
+    got = run_native(kernel, feeds, {})["out"]
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
