@@ -8,6 +8,7 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.options import Device, Dims, Inputs, Json, Npz, Quiet, parse_files, parse_sizes
 from tilewright.cli.run import gather_feeds, read_inputs
+from tilewright.core.plural import plural
 from tilewright.core.whole_file import check_output
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _lines(target: Path, report: "Report") -> list[str]:
     total += f"and take {report.after_us:.1f} us now ({-gain:+.1%})"
     counts = f"{report.timed} candidates timed, {report.known} known; "
     counts += f"{len(changed)} of {len(report.rows)} kernels changed"
+    counts += f", on {plural(report.streams, 'stream')}"
     lines = [f"{target}: {total}", counts]
     lines += [
         f"  {row.formula_us:8.2f} -> {row.us:7.2f} us  {row.name[:60]}: "

@@ -5,11 +5,13 @@ Input -> Output: the parts of an engine -> its executor, or why there is none he
 
 from __future__ import annotations
 
-from tilewright.core.errors import BadOption, BadTarget
+from tilewright.core.errors import BadOption, BadTarget, CorruptEngine
 from tilewright.runtime.cpu.host import missing_features
 from tilewright.runtime.cpu.native import NativeCode
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.executor import Executor
+
+_MOST_LANES = 8
 
 
 def open_executor(
@@ -44,6 +46,9 @@ def _on_gpu(parts: EngineParts, device: int) -> tuple[Executor | None, str]:
     from tilewright.runtime.cuda.executor import CudaExecutor
 
     try:
-        return CudaExecutor(parts.constants, parts.device_code, open_device(device)), ""
+        gpu, lanes = open_device(device), parts.info.get("streams", 1)
+        if not 1 <= lanes <= _MOST_LANES:
+            raise CorruptEngine(f"{lanes} streams", remedy="build the engine again")
+        return CudaExecutor(parts.constants, parts.device_code, gpu, lanes), ""
     except BadTarget as error:
         return None, error.message

@@ -62,6 +62,7 @@ _INFO_TYPES: dict[str, Any] = {
     "triple": str,
     "required_features": tuple[str, ...],
     "archs": tuple[str, ...],
+    "streams": int,
     "threads": int,
     "ranges": Mapping[str, tuple[int | None, int | None]],
     "metadata": Mapping[str, str],

@@ -13,9 +13,11 @@ Not here: making candidates (codegen.cuda.variants), the store (tune.store).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +29,8 @@ from tilewright.core.errors import BadTarget, VerificationFailed
 from tilewright.core.record import Decision
 from tilewright.runtime.cuda.arrays import DeviceArray
 from tilewright.runtime.cuda.executor import CudaExecutor, Launched
-from tilewright.runtime.cuda.graph import Chain, Graph
+from tilewright.runtime.cuda.graph import Chain, Graph, drop_stream, new_stream
+from tilewright.runtime.cuda.lanes import Lanes, lanes_of
 from tilewright.runtime.cuda.memory import Block
 from tilewright.runtime.cuda.plan import Step
 from tilewright.runtime.cuda.timing import times_us
@@ -42,6 +45,7 @@ _LEAST_GAIN = 0.02  # of the formula's time; less may be chance
 _REPEATS, _MOST_COPIES, _MOST_COPIED_BYTES = 16, 64, 1 << 30
 _LONGEST_US = 5000.0  # of one graph of repeats
 _TURNS, _REPLAYS = 5, 3
+_WHOLE_RUNS, _MOST_LANES = 30, 4
 _HOPELESS = 4.0  # times as slow in the first turn
 _PARTS, _PART = 16, 1 << 16  # of a large buffer, which are compared
 _TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-9}  # of the largest value, by the bytes of a float
@@ -72,12 +76,14 @@ class Report:
     """A tuning.
 
     Attributes:
+        streams: how many the kernels run on.
         timed, known: candidates that were timed, and that the store knew.
         before_us, after_us: GPU time of all kernels of a run.
     """
 
     device: str
     rows: tuple[Row, ...]
+    streams: int
     timed: int
     known: int
     before_us: float
@@ -133,10 +139,14 @@ def tune_on_gpu(
     expected = engine.run(feeds)
     search = _Search(engine, executor, store)
     program = search.run(feeds, progress)
-    tuned = _with(engine, program, search)
+    tuned = _with(engine, program, search, 1)
+    streams = search.streams(tuned, feeds)
+    if streams > 1:
+        tuned = _with(engine, program, search, streams)
     _compare(expected, tuned.run(feeds))
     report = Report(
         device=executor.device.name,
+        streams=streams,
         rows=tuple(search.rows.values()),
         timed=search.timed,
         known=search.known,
@@ -217,6 +227,40 @@ class _Search:
         if self._store is not None and fresh:
             text = self._engine.parts.sources.get(call.kernel, "")
             self._store.write(self._scope, {stage: fresh}, {call.kernel: text})
+
+    def streams(self, engine: Engine, feeds: Mapping[str, Any]) -> int:
+        """On how many streams the kernels of a run take the least time."""
+        keys = " ".join(call.kernel for call in all_calls(engine.program))
+        stage = Stage(hashlib.sha256(keys.encode()).hexdigest(), 0)
+        found = self._timings.setdefault(stage, [])
+        names = [f"streams({count})" for count in range(2, _MOST_LANES + 1)]
+        with _segments(engine, feeds) as launched:
+            sizes = sizes_text(
+                {k: v for one in launched for k, v in one.context.plan.sizes.items()}
+            )
+            known = {(t.sizes, t.schedule) for t in found}
+            fresh = [
+                timing
+                for count, name in enumerate(names, start=2)
+                if (sizes, name) not in known
+                and (timing := _lanes_timing(launched, count, name, sizes)) is not None
+            ]
+        found += fresh
+        if self._store is not None and fresh:
+            self._store.write(self._scope, {stage: fresh}, {stage.kernel: keys})
+        chosen = fastest("streams(1)", names, found)
+        took = [t.us for t in found if t.schedule == chosen]
+        rejected = [(t.schedule, f"took {t.us:.2f} us") for t in found if t.schedule != chosen]
+        self.decisions.append(
+            Decision(
+                stage="tuned",
+                subject="all kernels",
+                chosen=chosen,
+                rejected=tuple(sorted(rejected)),
+                measured_us=round(statistics.fmean(took), 3) if took else None,
+            )
+        )
+        return 1 if chosen == "streams(1)" else names.index(chosen) + 2
 
     def _choose(self, calls: Sequence[KernelCall]) -> None:
         for call in calls:
@@ -400,6 +444,28 @@ class _Candidates:
         return Chain(self._one.context.launcher, turns, self._stream)
 
 
+def _lanes_timing(launched: Sequence[Launched], count: int, name: str, sizes: str) -> Timing | None:
+    """All kernels of a run on so many streams, in turns with one; None where they use fewer."""
+    ours = formula = 0.0
+    uses = 0
+    for one in launched:
+        lanes = lanes_of(one.context.plan, count)
+        uses = max(uses, lanes.count)
+        single = _segment_us(one, None)
+        several = _segment_us(one, lanes) if lanes.count > 1 else single
+        ours += one.calls * statistics.median(several)
+        formula += one.calls * statistics.median(single)
+    if uses < count:
+        return None
+    return Timing(
+        sizes=sizes,
+        schedule=name,
+        us=round(ours, 3),
+        formula_us=round(formula, 3),
+        samples=_WHOLE_RUNS,
+    )
+
+
 def _alike(found: Sequence[Array], expected: Sequence[Array]) -> bool:
     return all(map(_close, found, expected))
 
@@ -428,7 +494,7 @@ def _compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
             )
 
 
-def _with(engine: Engine, program: Program, search: _Search) -> Engine:
+def _with(engine: Engine, program: Program, search: _Search, streams: int) -> Engine:
     """The engine with another program; code that it does not call is left out."""
     parts = engine.parts
     used = {call.kernel for call in all_calls(program)}
@@ -440,26 +506,37 @@ def _with(engine: Engine, program: Program, search: _Search) -> Engine:
         sources={k: v for k, v in parts.sources.items() if k in used},
         exports={k: v for k, v in parts.exports.items() if k in used},
         decisions=(*parts.decisions, *search.decisions),
-        info={**parts.info, "summary": summary},
+        info={**parts.info, "summary": summary, "streams": streams},
     )
     return engine.of(kept)
 
 
 def _run_us(engine: Engine, feeds: Mapping[str, Any]) -> float:
     """GPU time of all kernels of a run."""
+    with _segments(engine, feeds) as launched:
+        return sum(one.calls * statistics.median(_segment_us(one, None)) for one in launched)
+
+
+@contextmanager
+def _segments(engine: Engine, feeds: Mapping[str, Any]) -> Iterator[list[Launched]]:
+    """What a run launches."""
     executor = engine.on_gpu()
     values, symbols = engine.checked(feeds)
     launched: list[Launched] = []
     executor.recorded(launched).run(engine.program, values, symbols)
-    total = 0.0
+    yield launched
     for one in launched:
-        stream, addresses = one.context.own_stream, one.context.addresses(one.buffers)
-        graph = Graph(one.context.launcher, one.context.plan.steps, addresses, stream)
-
-        def launch(graph: Graph = graph, stream: Any = stream) -> None:
-            graph.launch(stream)
-
-        total += one.calls * statistics.median(times_us(launch, stream, 50))
-        graph.close()
         executor.give_back(one)
-    return total
+
+
+def _segment_us(one: Launched, lanes: Lanes | None) -> list[float]:
+    """Times of a segment's kernels, on several streams where there are lanes."""
+    context = one.context
+    streams = [context.own_stream, *(new_stream() for _ in range(lanes.count - 1 if lanes else 0))]
+    addresses, steps = context.addresses(one.buffers), context.plan.steps
+    graph = Graph(context.launcher, steps, addresses, streams, lanes)
+    times = times_us(lambda: graph.launch(streams[0]), streams[0], _WHOLE_RUNS)
+    graph.close()
+    for stream in streams[1:]:
+        drop_stream(stream)
+    return times

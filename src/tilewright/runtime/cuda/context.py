@@ -16,7 +16,8 @@ from typing import Any
 
 from tilewright.core.errors import DeviceFault
 from tilewright.runtime.cuda.driver import Device, bindings, check, error_text
-from tilewright.runtime.cuda.graph import STATUS, Graph, Launcher
+from tilewright.runtime.cuda.graph import STATUS, Graph, Launcher, new_stream
+from tilewright.runtime.cuda.lanes import lanes_of
 from tilewright.runtime.cuda.memory import order
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import CudaPlan
@@ -30,18 +31,23 @@ class CudaContext:
 
     Attributes:
         used_on: the stream of the last run, where it may not have ended; else None.
-        own_stream: for capturing and timing.
+        own_streams: for capturing; ``own_stream``, the first, for timing too.
     """
 
     def __init__(
-        self, plan: CudaPlan, device: Device, modules: Modules, constants: Mapping[str, int]
+        self,
+        plan: CudaPlan,
+        device: Device,
+        modules: Modules,
+        constants: Mapping[str, int],
+        lanes: int = 1,
     ) -> None:
         self.plan, self._device = plan, device
-        driver = bindings()
+        self._lanes = lanes_of(plan, lanes) if lanes > 1 else None
         device.use()
         self._memory = device.allocate(plan.arena_bytes, "the memory plan of a run")
-        flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self.own_stream = check(driver.cuStreamCreate(flags), "making a stream")
+        self.own_streams = [new_stream() for _ in range(lanes)]
+        self.own_stream = self.own_streams[0]
         self.launcher = Launcher(modules)
         self._fixed = {**constants, STATUS: 0}
         self._fixed.update((name, self._memory + at) for name, at in plan.offsets.items())
@@ -58,7 +64,8 @@ class CudaContext:
         for graph in self._graphs.values():
             graph.close()
         driver.cuMemFree(self._memory)
-        driver.cuStreamDestroy(self.own_stream)
+        for stream in self.own_streams:
+            driver.cuStreamDestroy(stream)
 
     def use_on(self, stream: int) -> None:
         """Has a stream wait until the last run has left the arena."""
@@ -95,7 +102,8 @@ class CudaContext:
         """A graph for new places: another one, or the one that was not used for longest."""
         addresses = self.addresses(buffers)
         if len(self._graphs) < _MAX_GRAPHS:
-            graph = Graph(self.launcher, self.plan.steps, addresses, self.own_stream)
+            steps, streams = self.plan.steps, self.own_streams
+            graph = Graph(self.launcher, steps, addresses, streams, self._lanes)
         else:
             _, graph = self._graphs.popitem(last=False)
             graph.rebind(addresses)

@@ -77,12 +77,18 @@ class CudaExecutor(Executor):
         constants: arrays by name.
         code: machine code by file name.
         device: the GPU.
+        lanes: streams that the kernels of one segment may use.
     """
 
     def __init__(
-        self, constants: Mapping[str, Array], code: Mapping[str, bytes], device: Device
+        self,
+        constants: Mapping[str, Array],
+        code: Mapping[str, bytes],
+        device: Device,
+        lanes: int = 1,
     ) -> None:
         super().__init__(constants, None)
+        self.lanes = lanes
         device.use()
         self.device = device
         self.modules = Modules(code, device)
@@ -256,10 +262,14 @@ class CudaExecutor(Executor):
                     return self._idle.pop(place)
         names = [spec.name for spec in plan.segment.inputs if spec.name in self.constants]
         try:
-            return CudaContext(plan, self.device, self.modules, self._weights.addresses(names))
+            return self._new_context(plan, names)
         except OutOfMemory:
             self.release()  # what runs of other sizes have left
-            return CudaContext(plan, self.device, self.modules, self._weights.addresses(names))
+            return self._new_context(plan, names)
+
+    def _new_context(self, plan: CudaPlan, names: list[str]) -> CudaContext:
+        weights = self._weights.addresses(names)
+        return CudaContext(plan, self.device, self.modules, weights, self.lanes)
 
     def release(self) -> None:
         """Frees the memory of all contexts that are idle, and idle blocks."""

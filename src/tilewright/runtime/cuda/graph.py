@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.runtime.cuda.driver import bindings, check
+from tilewright.runtime.cuda.lanes import Lanes
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import Step
 from tilewright.runtime.cuda.timing import times_us
@@ -31,15 +32,17 @@ class Launcher:
         for step in steps:
             self._function(step)
 
-    def launch(self, step: Step, addresses: Addresses, stream: Any) -> None:
-        """Enqueues one kernel."""
+    def launch(self, step: Step, addresses: Addresses, stream: Any, *, early: bool = True) -> None:
+        """Enqueues one kernel.
+
+        Args:
+            early: it may begin before the one before it on the stream has ended, where its code
+                can wait for that.
+        """
+        config = self._config(step, stream, early and self.modules.overlap)
+        arguments = self._arguments(step, addresses)
         check(
-            bindings().cuLaunchKernelEx(
-                self._config(step, stream),
-                self._function(step),
-                self._arguments(step, addresses),
-                0,
-            ),
+            bindings().cuLaunchKernelEx(config, self._function(step), arguments, 0),
             f"launching {step.text}",
         )
 
@@ -76,14 +79,14 @@ class Launcher:
         )
         return values, kinds
 
-    def _config(self, step: Step, stream: Any) -> Any:
+    def _config(self, step: Step, stream: Any, early: bool) -> Any:
         driver = bindings()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = step.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = step.launch.threads, 1, 1
         config.sharedMemBytes = step.launch.shared_bytes
         config.hStream = stream
-        if self.modules.overlap:
+        if early:
             attribute = driver.CUlaunchAttribute()
             kinds = driver.CUlaunchAttributeID
             attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -135,26 +138,53 @@ class Graph:
 
     Args:
         steps: in order.
-        stream: a stream that captures them; it must be idle.
+        streams: idle ones that capture them: the first, and one for each other lane.
+        lanes: of the steps; None: all on the first.
     """
 
     def __init__(
-        self, launcher: Launcher, steps: Sequence[Step], addresses: Addresses, stream: Any
+        self,
+        launcher: Launcher,
+        steps: Sequence[Step],
+        addresses: Addresses,
+        streams: Sequence[Any],
+        lanes: Lanes | None = None,
     ) -> None:
         self._launcher, self._steps = launcher, steps
         self._nodes: list[Any] = []
         launcher.load(steps)
-
-        def enqueue() -> None:
-            for step in steps:
-                launcher.launch(step, addresses, stream)
-                self._nodes.append(last_node(stream))
-
-        self._graph = capture(stream, enqueue)
+        if lanes is None:
+            lanes = Lanes((0,) * len(steps), ((),) * len(steps))
+        self._graph = capture(streams[0], lambda: self._enqueue(addresses, streams, lanes))
         self.launchable = check(
             bindings().cuGraphInstantiate(self._graph, 0), "making a graph of the kernels"
         )
         self._bound = dict(addresses)
+
+    def _enqueue(self, addresses: Addresses, streams: Sequence[Any], lanes: Lanes) -> None:
+        ends = {k: new_event() for waits in lanes.waits for k in waits}
+        forks = [new_event() for _ in range(2 * lanes.count - 2)]
+        driver = bindings()
+        for number, event in enumerate(forks[: lanes.count - 1], start=1):
+            # A stream takes part in a capture once it waits for one that does.
+            check(driver.cuEventRecord(event, streams[0]), "capturing the kernels")
+            check(driver.cuStreamWaitEvent(streams[number], event, 0), "capturing the kernels")
+        busy: set[int] = {0}
+        for number, step in enumerate(self._steps):
+            lane, waits = lanes.of[number], lanes.waits[number]
+            for k in waits:
+                check(driver.cuStreamWaitEvent(streams[lane], ends[k], 0), "capturing")
+            early = not waits and lane in busy
+            self._launcher.launch(step, addresses, streams[lane], early=early)
+            self._nodes.append(last_node(streams[lane]))
+            busy.add(lane)
+            if number in ends:
+                check(driver.cuEventRecord(ends[number], streams[lane]), "capturing the kernels")
+        for number, event in enumerate(forks[lanes.count - 1 :], start=1):
+            check(driver.cuEventRecord(event, streams[number]), "capturing the kernels")
+            check(driver.cuStreamWaitEvent(streams[0], event, 0), "capturing the kernels")
+        for event in (*ends.values(), *forks):
+            check(driver.cuEventDestroy(event), "dropping an event")
 
     def launch(self, stream: Any) -> None:
         """Enqueues all of them."""
@@ -181,6 +211,24 @@ def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
     check(driver.cuStreamBeginCapture(stream, mode), "capturing the kernels")
     enqueue()
     return check(driver.cuStreamEndCapture(stream), "capturing the kernels")
+
+
+def new_stream() -> Any:
+    """A stream that no other waits for by itself."""
+    flags = bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
+    return check(bindings().cuStreamCreate(flags), "making a stream")
+
+
+def drop_stream(stream: Any) -> None:
+    """Gives back a stream that has nothing to do."""
+    check(bindings().cuStreamDestroy(stream), "dropping a stream")
+
+
+def new_event() -> Any:
+    """An event that orders streams."""
+    driver = bindings()
+    timing_off = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+    return check(driver.cuEventCreate(timing_off), "making an event")
 
 
 def last_node(stream: Any) -> Any:

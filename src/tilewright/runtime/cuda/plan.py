@@ -52,6 +52,7 @@ class CudaPlan:
     """A segment for fixed sizes.
 
     Attributes:
+        sizes: of all symbols.
         inputs: what each run gives; constants are on the GPU already.
         outputs: what each run makes, in memory of its own: name, shape, type, size of its block.
         shapes: of both.
@@ -65,7 +66,7 @@ class CudaPlan:
     ) -> None:
         if failing(segment.checks, sizes) or any(call.guards for call in segment.calls):
             raise InternalError("calls of a GPU have no guards")
-        self.segment, self._sizes = segment, sizes
+        self.segment, self.sizes = segment, sizes
         self.inputs = [spec for spec in segment.inputs if spec.name not in constants]
         self.shapes = {s.name: shape_of(s, sizes) for s in (*self.inputs, *segment.outputs)}
         self.outputs = [
@@ -88,7 +89,7 @@ class CudaPlan:
 
     def shape_of(self, spec: TensorSpec) -> tuple[int, ...]:
         """The shape of a buffer."""
-        return shape_of(spec, self._sizes)
+        return shape_of(spec, self.sizes)
 
     def root(self, name: str) -> str:
         """The buffer whose memory a name stands for."""
@@ -96,14 +97,19 @@ class CudaPlan:
             name = self.segment.aliases[name]
         return name
 
-    def schedule(self) -> list[Operation]:
-        """What a run enqueues, for the hazard check."""
+    def spans(self) -> dict[str, Span]:
+        """Where each value lies, for the hazard check; constants are left out."""
         spans = {spec.name: whole(spec.name) for spec in (*self.inputs, *self.segment.outputs)}
         for spec in self.segment.internal:
             if spec.name in self.offsets:
                 start = self.offsets[spec.name]
                 stop = start + max(1, self.size_bytes(spec))
                 spans[spec.name] = Span(buffer="arena", start=start, stop=stop)
+        return spans
+
+    def schedule(self) -> list[Operation]:
+        """What a run enqueues, for the hazard check."""
+        spans = self.spans()
         operations: list[Operation] = [
             Work(name=f"copy {spec.name} in", stream=STREAM, writes=(spans[spec.name],))
             for spec in self.inputs
@@ -135,14 +141,14 @@ class CudaPlan:
     def steps_of(self, call: KernelCall, number: int) -> list[Step]:
         """The launches of a call, which need not be the segment's own."""
         buffers = tuple(map(self.root, call.buffers))
-        dims = tuple(dim.evaluate(self._sizes) for dim in call.dims)
-        count = 1 if call.steps is None else call.steps.evaluate(self._sizes)
+        dims = tuple(dim.evaluate(self.sizes) for dim in call.dims)
+        count = 1 if call.steps is None else call.steps.evaluate(self.sizes)
         found = []
         for step in range(count):
             for stage in call.stages:
                 if not isinstance(stage, Launch):
                     raise InternalError("the segment was not compiled for a GPU")
-                x, y, z = (max(0, dim.evaluate(self._sizes)) for dim in stage.grid)
+                x, y, z = (max(0, dim.evaluate(self.sizes)) for dim in stage.grid)
                 if x and y and z:
                     found.append(
                         Step(

@@ -74,7 +74,7 @@ def graph_us(
         DeviceFault: a kernel failed.
     """
     stream = context.own_stream
-    graph = Graph(context.launcher, steps, addresses, stream)
+    graph = Graph(context.launcher, steps, addresses, [stream])
     times = times_us(lambda: graph.launch(stream), stream, replays)
     graph.close()
     return statistics.median(times)

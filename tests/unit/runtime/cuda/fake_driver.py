@@ -38,6 +38,7 @@ class FakeDriver:
         self.cost_us: dict[str, float] = {}
         self._clock_us = 0.0
         self._recorded: dict[int, float] = {}
+        self._graph_of: dict[int, list[Any] | None] = {}
         self._memory: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
         self._captured: dict[int, list[Any]] = {}
@@ -143,9 +144,17 @@ class FakeDriver:
     def cuEventCreate(self, _: int) -> tuple[int, int]:
         return 0, self._new_number()
 
-    def cuEventRecord(self, event: int, _: Any) -> tuple[int]:
+    def cuEventRecord(self, event: int, stream: Any) -> tuple[int]:
         self.calls.append("cuEventRecord")
         self._recorded[event] = self._clock_us
+        self._graph_of[event] = self._captured.get(stream)
+        return (0,)
+
+    def cuStreamWaitEvent(self, stream: int, event: int, _: int) -> tuple[int]:
+        self.calls.append("cuStreamWaitEvent")
+        graph = self._graph_of.get(event)
+        if graph is not None:  # the stream takes part in the capture
+            self._captured[stream] = graph
         return (0,)
 
     def cuEventElapsedTime(self, start: int, stop: int) -> tuple[int, float]:
@@ -174,7 +183,9 @@ class FakeDriver:
 
     def cuStreamEndCapture(self, stream: int) -> tuple[int, list[Any]]:
         self.calls.append("cuStreamEndCapture")
-        return 0, self._captured.pop(stream)
+        graph = self._captured[stream]
+        self._captured = {k: v for k, v in self._captured.items() if v is not graph}
+        return 0, graph
 
     def cuGraphInstantiate(self, graph: list[Any], _: int) -> tuple[int, list[Any]]:
         return 0, graph
