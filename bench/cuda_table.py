@@ -195,6 +195,7 @@ class Contest:
                 "timed": report.timed,
                 "changed": len(changed),
                 "kernels": len(report.rows),
+                "streams": report.streams,
                 "wrong": [[row.name[:60], *row.wrong] for row in report.rows if row.wrong],
                 "before_us": round(report.before_us, 1),
                 "after_us": round(report.after_us, 1),

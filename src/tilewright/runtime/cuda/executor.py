@@ -12,7 +12,7 @@ import copy
 import math
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -25,6 +25,7 @@ from tilewright.core.errors import DeviceFault, OutOfMemory
 from tilewright.runtime.cuda.arrays import DeviceArray, Guard, adopt
 from tilewright.runtime.cuda.context import CudaContext
 from tilewright.runtime.cuda.driver import Device, bindings, check
+from tilewright.runtime.cuda.graph import new_stream
 from tilewright.runtime.cuda.memory import LEGACY, Block, BlockPool, Pinned, PinnedPool, order
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import ALIGNMENT, CudaPlan
@@ -295,13 +296,20 @@ class CudaExecutor(Executor):
     def _stream(self) -> Iterator[int]:
         """A stream for one run; the GPU is that of the thread."""
         self.device.use()
-        try:
-            stream = self._streams.pop()
-        except IndexError:
-            flags = bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
-            stream = int(check(bindings().cuStreamCreate(flags), "making a stream"))
+        stream = self.take_stream()
         yield stream  # after a fault the GPU cannot be used any more, and nothing is given back
         self._streams.append(stream)
+
+    def take_stream(self) -> int:
+        """A stream that has nothing to do."""
+        try:
+            return self._streams.pop()
+        except IndexError:
+            return int(new_stream())
+
+    def release_streams(self, streams: Iterable[int]) -> None:
+        """Gives streams back that have nothing to do."""
+        self._streams.extend(streams)
 
     @contextmanager
     def _ended(self, run: CudaRun) -> Iterator[None]:

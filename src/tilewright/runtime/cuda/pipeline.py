@@ -22,6 +22,7 @@ from tilewright.core.errors import InternalError
 from tilewright.runtime.cuda.arrays import Guard
 from tilewright.runtime.cuda.driver import bindings, check
 from tilewright.runtime.cuda.executor import CudaExecutor
+from tilewright.runtime.cuda.graph import new_event
 from tilewright.runtime.cuda.memory import Block, Pinned
 from tilewright.runtime.cuda.plan import CudaPlan
 from tilewright.runtime.hazards import (
@@ -168,17 +169,8 @@ class Pipeline:
             next(k for k, made in enumerate(plan.outputs) if made[0] == spec.name)
             for spec in program.outputs
         ]
-        driver = bindings()
-        flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self._streams = {
-            name: int(check(driver.cuStreamCreate(flags), "making a stream")) for name in _STREAMS
-        }
-        timing_off = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
-        self._events = {
-            f"{name} {slot}": check(driver.cuEventCreate(timing_off), "making an event")
-            for name in _STREAMS
-            for slot in range(SLOTS)
-        }
+        self._streams = {name: executor.take_stream() for name in _STREAMS}
+        self._events = {f"{name} {slot}": new_event() for name in _STREAMS for slot in range(SLOTS)}
         self._names = [spec.name for spec in plan.inputs]
         self._sizes = [plan.size_bytes(spec) for spec in plan.segment.outputs]
         self._context = executor.take_context(plan)
@@ -235,8 +227,7 @@ class Pipeline:
             for pinned in slot.results:
                 self._executor.pinned.give_back(pinned)
         self._slots.clear()
-        for stream in self._streams.values():
-            driver.cuStreamDestroy(stream)
+        self._executor.release_streams(self._streams.values())
         for event in self._events.values():
             driver.cuEventDestroy(event)
 
