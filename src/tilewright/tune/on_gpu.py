@@ -2,10 +2,7 @@
 
 Input -> Output: an engine that was compiled with candidates, inputs, a timing store -> the engine
 with the fastest ones.
-Method: a candidate runs many times in one CUDA graph, in turns with the formula's choice. Weights
-lie in several copies that take turns, as many as the whole network has memory for one kernel's: so
-they come from the cache or from memory as in a run of the network. Before that, what it computes
-from the values of a run is compared with what the formula's choice does.
+Method: every candidate is timed in turns with the formula's choice (tune.gpu_bench).
 Guarantees: what is chosen depends on the timings alone, so a store that has them all gives the same
 engine, and nothing is timed; a candidate whose values differ is never chosen, and is told.
 Not here: making candidates (codegen.cuda.variants), the store (tune.store).
@@ -16,39 +13,25 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tilewright import __version__
 from tilewright.core.errors import BadTarget, VerificationFailed
 from tilewright.core.record import Decision
-from tilewright.runtime.cuda.arrays import DeviceArray
 from tilewright.runtime.cuda.executor import CudaExecutor, Launched
-from tilewright.runtime.cuda.graph import Chain, Graph, drop_stream, new_stream
-from tilewright.runtime.cuda.lanes import Lanes, lanes_of
-from tilewright.runtime.cuda.memory import Block
-from tilewright.runtime.cuda.plan import Step
-from tilewright.runtime.cuda.timing import times_us
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.profile import all_calls
-from tilewright.runtime.program import KernelCall, Program, Segment, TensorSpec, map_segments
+from tilewright.runtime.program import KernelCall, Program, Segment, map_segments
+from tilewright.tune.gpu_bench import TOLERANCE, CallBench, lanes_timing, run_us, segments_of
 from tilewright.tune.store import Scope, Stage, Timing, TimingStore, sizes_text
 
-Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 _LEAST_GAIN = 0.02  # of the formula's time; less may be chance
-_REPEATS, _MOST_COPIES, _MOST_COPIED_BYTES = 16, 64, 1 << 30
-_LONGEST_US = 5000.0  # of one graph of repeats
-_TURNS, _REPLAYS = 5, 3
-_WHOLE_RUNS, _MOST_LANES = 30, 4
-_HOPELESS = 4.0  # times as slow in the first turn
-_PARTS, _PART = 16, 1 << 16  # of a large buffer, which are compared
-_TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-9}  # of the largest value, by the bytes of a float
+_MOST_LANES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +133,8 @@ def tune_on_gpu(
         rows=tuple(search.rows.values()),
         timed=search.timed,
         known=search.known,
-        before_us=_run_us(engine, feeds),
-        after_us=_run_us(tuned, feeds),
+        before_us=run_us(engine, feeds),
+        after_us=run_us(tuned, feeds),
     )
     return tuned, report
 
@@ -202,7 +185,7 @@ class _Search:
 
     def _call(self, one: Launched, number: int, footprint: int) -> None:
         call = one.context.plan.segment.calls[number]
-        bench: _Candidates | None = None
+        bench: CallBench | None = None
         stage = Stage(call.kernel, 0)
         steps = one.context.plan.steps_of(call, number)
         sizes = sizes_text({f"d{k}": size for k, size in enumerate(steps[0].dims)} if steps else {})
@@ -214,7 +197,7 @@ class _Search:
             ):
                 self.known += bool(steps)
                 continue
-            bench = bench or _Candidates(self._executor, one, number, footprint)
+            bench = bench or CallBench(self._executor, one, number, footprint)
             timing = bench.timing(alternative, sizes)
             if timing is None:
                 self._wrong.setdefault(call.kernel, []).append(alternative.tactic)
@@ -234,7 +217,7 @@ class _Search:
         stage = Stage(hashlib.sha256(keys.encode()).hexdigest(), 0)
         found = self._timings.setdefault(stage, [])
         names = [f"streams({count})" for count in range(2, _MOST_LANES + 1)]
-        with _segments(engine, feeds) as launched:
+        with segments_of(engine, feeds) as launched:
             sizes = sizes_text(
                 {k: v for one in launched for k, v in one.context.plan.sizes.items()}
             )
@@ -243,7 +226,7 @@ class _Search:
                 timing
                 for count, name in enumerate(names, start=2)
                 if (sizes, name) not in known
-                and (timing := _lanes_timing(launched, count, name, sizes)) is not None
+                and (timing := lanes_timing(launched, count, name, sizes)) is not None
             ]
         found += fresh
         if self._store is not None and fresh:
@@ -322,172 +305,12 @@ class _Search:
         return replace(call, alternatives=())
 
 
-class _Candidates:
-    """One call of a run, to be run again in other ways."""
-
-    def __init__(self, executor: CudaExecutor, one: Launched, number: int, footprint: int) -> None:
-        self._executor, self._one, self._number = executor, one, number
-        context = one.context
-        self._plan, self._stream = context.plan, context.own_stream
-        executor.device.use()
-        self._addresses = context.addresses(one.buffers)
-        self._call = self._plan.segment.calls[number]
-        self._formula = self._plan.steps_of(self._call, number)
-        self._blocks: list[Block] = []
-        self._copies = self._cold(footprint)
-        self._restore()
-        self._expected = self._values(self._formula)
-        self._once_us = self._once(self._formula)
-        self._chain = self._repeated(self._formula, self._once_us)
-
-    def close(self) -> None:
-        """Frees what timing took."""
-        self._chain.close()
-        self._blocks.clear()
-
-    def timing(self, alternative: KernelCall, sizes: str) -> Timing | None:
-        """What it takes; None where its values differ."""
-        steps = self._plan.steps_of(alternative, self._number)
-        self._restore()
-        if not _alike(self._values(steps), self._expected):
-            return None
-        once_us = self._once(steps)
-        ours, formula = [once_us], [self._once_us]
-        if once_us <= _HOPELESS * self._once_us:
-            ours, formula = self._turns(steps, once_us)
-        return Timing(
-            sizes=sizes,
-            schedule=alternative.tactic,
-            us=round(statistics.median(ours), 4),
-            formula_us=round(statistics.median(formula), 4),
-            samples=len(ours),
-        )
-
-    def _turns(self, steps: Sequence[Step], once_us: float) -> tuple[list[float], list[float]]:
-        ours: list[float] = []
-        formula: list[float] = []
-        chain = self._repeated(steps, once_us)
-        for _ in range(_TURNS):
-            formula += self._chain.times_us(self._stream, _REPLAYS, 1)
-            ours += chain.times_us(self._stream, _REPLAYS, 1)
-        chain.close()
-        return ours, formula
-
-    def _restore(self) -> None:
-        """Runs what comes before the call, whose inputs may have been overwritten since."""
-        for step in self._plan.steps:
-            if step.number < self._number:
-                self._one.context.launcher.launch(step, self._addresses, self._stream)
-
-    def _values(self, steps: Sequence[Step]) -> list[Array]:
-        """All buffers of the call, after it."""
-        for step in steps:
-            self._one.context.launcher.launch(step, self._addresses, self._stream)
-        specs = {
-            spec.name: spec
-            for spec in (
-                *self._plan.segment.inputs,
-                *self._plan.segment.outputs,
-                *self._plan.segment.internal,
-            )
-        }
-        found: list[Array] = []
-        for name in dict.fromkeys(map(self._plan.root, self._call.buffers)):
-            if name in self._executor.constants or name not in specs:
-                continue
-            found += self._sample(name, specs[name])
-        return found
-
-    def _sample(self, name: str, spec: TensorSpec) -> Iterator[Array]:
-        """A buffer's values, or parts of them where they are many."""
-        dtype, device = spec.dtype.numpy, self._executor.device
-        count = math.prod(self._plan.shape_of(spec))
-        starts, size = [0], count
-        if count > _PARTS * _PART:
-            size = _PART
-            starts = [k * (count - size) // (_PARTS - 1) for k in range(_PARTS)]
-        for start in starts:
-            address = self._addresses[name] + start * dtype.itemsize
-            yield DeviceArray(address, (size,), dtype, device, int(self._stream), None).numpy()
-
-    def _cold(self, footprint: int) -> list[Mapping[str, int]]:
-        """Addresses with copies of the weights, of which each is as cold as in a run."""
-        constants = self._executor.constants
-        names = [name for name in map(self._plan.root, self._call.buffers) if name in constants]
-        size = sum(constants[name].nbytes for name in names)
-        if not size:
-            return [self._addresses]
-        most = min(_MOST_COPIES, max(1, _MOST_COPIED_BYTES // size))
-        copies: list[Mapping[str, int]] = [self._addresses]
-        for _ in range(min(most, -(-footprint // size)) - 1):
-            moved = dict(self._addresses)
-            for name in names:
-                block = self._executor.duplicate(
-                    self._addresses[name], constants[name].nbytes, int(self._stream)
-                )
-                self._blocks.append(block)
-                moved[name] = block.address
-            copies.append(moved)
-        return copies
-
-    def _once(self, steps: Sequence[Step]) -> float:
-        """The time of one launch, which need not be exact."""
-        chain = Chain(self._one.context.launcher, [(steps, self._copies[0])], self._stream)
-        us = min(chain.times_us(self._stream, 2, 1))
-        chain.close()
-        return us
-
-    def _repeated(self, steps: Sequence[Step], once_us: float) -> Chain:
-        most = int(_LONGEST_US / max(once_us, 0.1))
-        count = max(2, min(max(_REPEATS, len(self._copies)), most))
-        turns = [(steps, self._copies[k % len(self._copies)]) for k in range(count)]
-        return Chain(self._one.context.launcher, turns, self._stream)
-
-
-def _lanes_timing(launched: Sequence[Launched], count: int, name: str, sizes: str) -> Timing | None:
-    """All kernels of a run on so many streams, in turns with one; None where they use fewer."""
-    ours = formula = 0.0
-    uses = 0
-    for one in launched:
-        lanes = lanes_of(one.context.plan, count)
-        uses = max(uses, lanes.count)
-        single = _segment_us(one, None)
-        several = _segment_us(one, lanes) if lanes.count > 1 else single
-        ours += one.calls * statistics.median(several)
-        formula += one.calls * statistics.median(single)
-    if uses < count:
-        return None
-    return Timing(
-        sizes=sizes,
-        schedule=name,
-        us=round(ours, 3),
-        formula_us=round(formula, 3),
-        samples=_WHOLE_RUNS,
-    )
-
-
-def _alike(found: Sequence[Array], expected: Sequence[Array]) -> bool:
-    return all(map(_close, found, expected))
-
-
-def _close(found: Array, expected: Array) -> bool:
-    if expected.dtype.kind not in "fV" or not expected.size:
-        return bool(np.array_equal(found, expected))
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return False
-    finite = np.isfinite(b)
-    largest = float(np.abs(b[finite]).max(initial=0.0))
-    limit = _TOLERANCE[min(8, max(2, expected.dtype.itemsize))] * largest
-    return bool(np.all(np.abs(a[finite] - b[finite]) <= limit))
-
-
 def _compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for name, array in expected.items():
         a, b = np.asarray(found[name], np.float64), np.asarray(array, np.float64)
         largest = float(np.abs(b).max(initial=0.0))
         error = float(np.abs(a - b).max(initial=0.0)) / largest if largest else 0.0
-        if not error <= _TOLERANCE[2]:
+        if not error <= TOLERANCE[2]:
             raise VerificationFailed(
                 f"the tuned engine's {name} differs by {error:.2g} of its largest value",
                 remedy="keep the engine as it was, and please report it",
@@ -509,34 +332,3 @@ def _with(engine: Engine, program: Program, search: _Search, streams: int) -> En
         info={**parts.info, "summary": summary, "streams": streams},
     )
     return engine.of(kept)
-
-
-def _run_us(engine: Engine, feeds: Mapping[str, Any]) -> float:
-    """GPU time of all kernels of a run."""
-    with _segments(engine, feeds) as launched:
-        return sum(one.calls * statistics.median(_segment_us(one, None)) for one in launched)
-
-
-@contextmanager
-def _segments(engine: Engine, feeds: Mapping[str, Any]) -> Iterator[list[Launched]]:
-    """What a run launches."""
-    executor = engine.on_gpu()
-    values, symbols = engine.checked(feeds)
-    launched: list[Launched] = []
-    executor.recorded(launched).run(engine.program, values, symbols)
-    yield launched
-    for one in launched:
-        executor.give_back(one)
-
-
-def _segment_us(one: Launched, lanes: Lanes | None) -> list[float]:
-    """Times of a segment's kernels, on several streams where there are lanes."""
-    context = one.context
-    streams = [context.own_stream, *(new_stream() for _ in range(lanes.count - 1 if lanes else 0))]
-    addresses, steps = context.addresses(one.buffers), context.plan.steps
-    graph = Graph(context.launcher, steps, addresses, streams, lanes)
-    times = times_us(lambda: graph.launch(streams[0]), streams[0], _WHOLE_RUNS)
-    graph.close()
-    for stream in streams[1:]:
-        drop_stream(stream)
-    return times

@@ -25,6 +25,7 @@ from tilewright.runtime.cuda import (
     memory,
     modules,
     timing,
+    weights,
 )
 from tilewright.runtime.engine import Engine, load
 from tilewright.runtime.engine_file import EngineParts
@@ -49,7 +50,7 @@ def _scale(factor: float) -> Any:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     made = FakeDriver({name: _scale(3.0 if name == "wrong" else 2.0) for name in _COSTS})
     made.cost_us = dict(_COSTS)
-    for module in (arrays, context, driver, executor, graph, memory, modules, timing):
+    for module in (arrays, context, driver, executor, graph, memory, modules, timing, weights):
         monkeypatch.setattr(module, "bindings", lambda: made)
     driver.open_device.cache_clear()
     yield made

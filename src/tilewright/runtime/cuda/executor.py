@@ -28,7 +28,8 @@ from tilewright.runtime.cuda.driver import Device, bindings, check
 from tilewright.runtime.cuda.graph import new_stream
 from tilewright.runtime.cuda.memory import LEGACY, Block, BlockPool, Pinned, PinnedPool, order
 from tilewright.runtime.cuda.modules import Modules
-from tilewright.runtime.cuda.plan import ALIGNMENT, CudaPlan
+from tilewright.runtime.cuda.plan import CudaPlan
+from tilewright.runtime.cuda.weights import Weights
 from tilewright.runtime.executor import Executor, Run, Watch
 from tilewright.runtime.program import Program, Reshape, Segment, TensorSpec
 
@@ -482,47 +483,3 @@ def _free(
         other.close()
     for stream in streams:
         bindings().cuStreamDestroy(stream)
-
-
-class Weights:
-    """Constants on the GPU, copied when a plan first needs them."""
-
-    def __init__(self, constants: Mapping[str, Array], device: Device) -> None:
-        self._constants, self._device = constants, device
-        self._addresses: dict[str, int] = {}
-        self._blocks: list[int] = []
-        self._lock = Lock()
-
-    def addresses(self, names: list[str]) -> dict[str, int]:
-        """Where constants lie."""
-        with self._lock:
-            missing = [name for name in names if name not in self._addresses]
-            if missing:
-                self._copy(missing)
-            return {name: self._addresses[name] for name in names}
-
-    def close(self) -> None:
-        """Frees them."""
-        for block in self._blocks:
-            bindings().cuMemFree(block)
-        self._blocks.clear()
-        self._addresses.clear()
-
-    def _copy(self, names: list[str]) -> None:
-        """All in one block, so that a plan's weights cost one allocation."""
-        driver = bindings()
-        self._device.use()
-        sizes = [-(-max(1, self._constants[n].nbytes) // ALIGNMENT) * ALIGNMENT for n in names]
-        start = self._device.allocate(sum(sizes), "the weights")
-        self._blocks.append(start)
-        for name, size in zip(names, sizes, strict=True):
-            array = np.ascontiguousarray(self._constants[name])
-            if array.nbytes:
-                check(
-                    driver.cuMemcpyHtoD(start, array.ctypes.data, array.nbytes),
-                    f"copying the weight {name} to the GPU",
-                )
-            self._addresses[name] = start
-            start += size
-        # Such a copy may still be on its way when the call returns.
-        check(driver.cuStreamSynchronize(LEGACY), "copying the weights to the GPU")

@@ -30,6 +30,7 @@ from tilewright.runtime.cuda import (
     memory,
     modules,
     timing,
+    weights,
 )
 from tilewright.runtime.cuda.arrays import DeviceArray
 from tilewright.runtime.engine import Engine
@@ -56,7 +57,7 @@ def _double(a: int, out: int, n: int, _: int, status: int, number: int) -> None:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     made = FakeDriver({"add": _add, "double": _double})
-    for module in (arrays, context, driver, executor, graph, memory, modules, timing):
+    for module in (arrays, context, driver, executor, graph, memory, modules, timing, weights):
         monkeypatch.setattr(module, "bindings", lambda: made)
     driver.open_device.cache_clear()
     yield made
