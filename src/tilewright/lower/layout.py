@@ -49,11 +49,12 @@ from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.fine_blocks import fine_buffers
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.strassen import apply_strassen
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
 # What may be disabled.
-ALGORITHMS = ("winograd", "layout", "pack")
+ALGORITHMS = ("winograd", "strassen", "layout", "pack")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
 _MIN_PACKED_REDUCTION = 8
@@ -89,12 +90,12 @@ def choose_layouts(
     Args:
         block: float32 lanes of one vector.
         least_block: of a smaller one that costs no more for each lane; by default there is none.
-        disabled: of ``winograd``, ``layout`` and ``pack``, what is not to be done.
+        disabled: of ``ALGORITHMS``, what is not to be done.
 
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
-    items, added = _choose_algorithms(items, keep, constants, log, "winograd" not in disabled)
+    items, added = _choose_algorithms(items, keep, constants, log, disabled)
     constants = {**constants, **added}
     layouts: dict[str, Layout] = {}
     if "layout" not in disabled:
@@ -147,20 +148,21 @@ def _choose_algorithms(
     keep: Collection[str],
     constants: Mapping[str, Array],
     log: DecisionLog,
-    winograd: bool,
+    disabled: Collection[str],
 ) -> tuple[list[Item], dict[str, Array]]:
-    """Phases for divided axes, Winograd for 3x3 convolutions."""
+    """Phases for divided axes, Winograd for 3x3 convolutions, Strassen for matrix products."""
     result: list[Item] = []
     added: dict[str, Array] = {}
     for item in items:
         if isinstance(item, View):
             result.append(item)
             continue
-        kernel = split_phases(item)
-        if not winograd:
-            result.append(kernel)
-            continue
-        kernels, arrays = apply_winograd([kernel], constants, log, keep)
+        kernels = [split_phases(item)]
+        arrays: dict[str, Array] = {}
+        if "winograd" not in disabled:
+            kernels, arrays = apply_winograd(kernels, constants, log, keep)
+        if "strassen" not in disabled and len(kernels) == 1:
+            kernels, arrays = apply_strassen(kernels[0], constants, log)
         result.extend(kernels)
         added.update(arrays)
     return result, added

@@ -21,7 +21,6 @@ from tilewright.core.shape import Dim
 from tilewright.kernel.affine import affine
 from tilewright.kernel.ir import (
     Axis,
-    AxisVar,
     Buffer,
     Call,
     Const,
@@ -34,12 +33,12 @@ from tilewright.kernel.ir import (
     constant,
     dim_value,
     load,
-    rebuild,
     reduce_axes,
     select,
     walk,
 )
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.replace_sum import still_read, with_sum
 from tilewright.lower.winograd_schemes import F2, F4, SCHEMES, TAPS, Array, Scheme, both_ways
 
 _MIN_CHANNELS = 16
@@ -306,7 +305,7 @@ def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...])
                 Store(
                     original.buffer,
                     (n.var, m.var, y, x),
-                    _with_sum(original.value, conv.total, done[i][j], names),
+                    with_sum(original.value, conv.total, done[i][j], names),
                     None
                     if not guards
                     else guards[0]
@@ -314,7 +313,7 @@ def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...])
                     else guards[0] & guards[1],
                 )
             )
-    others = tuple(b for b in conv.kernel.inputs if _still_read(b.name, stores))
+    others = tuple(b for b in conv.kernel.inputs if still_read(b.name, stores))
     return replace(
         conv.kernel,
         name=f"{conv.kernel.name}: output tiles",
@@ -326,23 +325,3 @@ def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...])
 def _always(size: Dim, offset: int, tile: int) -> bool:
     """True when ``tile*t + offset`` is inside for every tile."""
     return size.is_const and (size.const % tile == 0 or offset < size.const % tile)
-
-
-def _still_read(name: str, stores: Sequence[Store]) -> bool:
-    return any(isinstance(n, Load) and n.buffer == name for s in stores for n in walk(s.value))
-
-
-def _with_sum(root: Expr, total: Reduce, value: Expr, names: Mapping[str, Expr]) -> Expr:
-    """The epilogue at another place, with the sum replaced by a value."""
-    done: dict[int, Expr] = {}
-    inside = {id(node) for node in walk(total)}
-    for node in walk(root):
-        if node is total:
-            done[id(node)] = value
-        elif isinstance(node, AxisVar):
-            done[id(node)] = names.get(node.name, node)
-        elif id(node) in inside and any(id(child) not in done for child in node.children):
-            continue
-        else:
-            done[id(node)] = rebuild(node, [done[id(child)] for child in node.children])
-    return done[id(root)]
