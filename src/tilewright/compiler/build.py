@@ -81,8 +81,8 @@ def compile(
         require: contracts: ``["compiled", "max_error=1e-5"]``, or one text with commas between
             them; a breach is an error.
         disable: algorithms and tactics not to choose, to see what they are worth: ``winograd``,
-            ``layout``, ``pack``, ``contraction``, ``row_reduction``, ``elementwise``; a list, or
-            one text with commas between them.
+            ``strassen``, ``layout``, ``pack``, ``contraction``, ``row_reduction``,
+            ``elementwise``; a list, or one text with commas between them.
         candidates: ways to run each kernel of a GPU that the engine is to have, for
             ``tilewright tune`` to choose from on the GPU (docs/cuda.md).
         integer_only: compute Softmax, Gelu, LayerNormalization, Sigmoid, Exp and Sqrt between

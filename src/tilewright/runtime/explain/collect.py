@@ -277,6 +277,7 @@ _ROUNDING = {
     "fold_batch_normalization": "folded into weights, which are rounded once more",
     "fold_scale": "folded into weights, which are rounded once more",
     "winograd": "convolutions by Winograd's algorithm, whose error is larger",
+    "strassen": "matrix products by Strassen's algorithm, whose error is larger",
 }
 
 
