@@ -123,13 +123,23 @@ def _is_blockable(buffer: Buffer, kernels: Sequence[Kernel], block: int) -> bool
 
 
 def _is_convolution(kernel: Kernel, constants: Collection[str]) -> bool:
-    """A sum of products of bytes, one factor known, of an image."""
+    """A sum of products of bytes whose known factor moves along the channels of an image."""
     for stage in kernel.stages:
-        for node in walk(*(store.value for store in stage.stores)):
-            found = factors(node) if isinstance(node, Reduce) else None
-            if found is not None and found[1].buffer in constants:
-                return all(len(store.index) in (3, 4, 5) for store in stage.stores)
+        for store in stage.stores:
+            if len(store.index) not in (3, 4, 5):
+                continue
+            channel, last = (_axes_of(store.index[place]) for place in (_CHANNELS, -1))
+            for node in walk(store.value):
+                found = factors(node) if isinstance(node, Reduce) else None
+                if found is not None and found[1].buffer in constants:
+                    moving = _axes_of(*found[1].index)
+                    if channel & moving and not last & moving:
+                        return True
     return False
+
+
+def _axes_of(*exprs: Expr) -> set[str]:
+    return {node.name for node in walk(*exprs) if isinstance(node, AxisVar)}
 
 
 def _against(
@@ -213,7 +223,7 @@ def dot_splits(node: Reduce, stage: Stage, lanes: int) -> dict[str, int]:
     loads = _data_of(node)
     if loads is None:
         return {}
-    moving = {part.name for part in walk(*loads[1].index) if isinstance(part, AxisVar)}
+    moving = _axes_of(*loads[1].index)
     outputs = [axis for axis in stage.axes if axis.name in moving]
     if len(outputs) != 1 or not outputs[0].extent.is_const:
         return {}

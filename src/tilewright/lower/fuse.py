@@ -20,6 +20,7 @@ from tilewright.kernel.ir import Buffer, Expr, Kernel, Stage, rebuild, substitut
 from tilewright.lower.context import Item, View
 from tilewright.lower.fusion_rules import Body, Consumer, Loads, part_of, pure_body, reason_against
 from tilewright.lower.reindex import Refusal, through_view
+from tilewright.lower.requantized_values import simplify
 
 
 @dataclass(slots=True)
@@ -117,7 +118,8 @@ def _absorb(consumer: Consumer, state: Fusion) -> Kernel:
     own = {buffer.name for buffer in (*kernel.outputs, *kernel.temporaries)}
     inputs = tuple(state.buffers[name] for name in consumer.loads() if name not in own)
     stages = tuple(part.stage for part in consumer.parts)
-    return replace(kernel, stages=stages, inputs=inputs, sources=tuple(consumer.sources))
+    fused = replace(kernel, stages=stages, inputs=inputs, sources=tuple(consumer.sources))
+    return simplify(fused)
 
 
 def _absorb_one(consumer: Consumer, refused: set[str], state: Fusion) -> Body | None:
@@ -141,8 +143,15 @@ def _replacement(
 ) -> dict[int, Stage] | Refusal:
     """The stages that change, with every load of ``name`` replaced by the producer's expression."""
     chain = state.chain(name)
+    outputs = {buffer.name for buffer in consumer.kernel.outputs}
     reason = reason_against(
-        consumer, name, loads, body, shared=state.is_shared(name), viewed=bool(chain)
+        consumer,
+        name,
+        loads,
+        body,
+        shared=state.is_shared(name),
+        viewed=bool(chain),
+        kept=not outputs.isdisjoint(state.keep),
     )
     if reason is not None:
         return Refusal(reason)

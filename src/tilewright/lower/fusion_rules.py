@@ -30,6 +30,8 @@ _MAX_INPUTS = 12
 # Operations of one element that may be computed again rather than be stored and loaded.
 _CHEAP = 6
 _HEAVY = 10
+_BYTE = 8  # bits
+_WIDENING = 2  # operations of a DequantizeLinear
 _HEAVY_OPS = frozenset(
     "exp log log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
     "gelu gelu_tanh pow div mod fmod sqrt atan2".split()
@@ -125,7 +127,14 @@ class Consumer:
 
 
 def reason_against(
-    consumer: Consumer, name: str, loads: Loads, body: Body, *, shared: bool, viewed: bool
+    consumer: Consumer,
+    name: str,
+    loads: Loads,
+    body: Body,
+    *,
+    shared: bool,
+    viewed: bool,
+    kept: bool,
 ) -> str | None:
     """The reason against inlining, or None.
 
@@ -136,12 +145,15 @@ def reason_against(
         body: what computes the buffer.
         shared: somebody else needs the buffer.
         viewed: the buffer is the body's result under another shape.
+        kept: what the consumer computes is read outside of the segment.
     """
     for number, own in loads.items():
         reason = _too_large(name, consumer.parts[number], own, body)
         if reason is not None:
             return reason
     if body.anchor:
+        if not kept and _only_widens(consumer, body):
+            return "integers take less memory than the floats that they stand for"
         return _against_anchor(consumer, loads, shared=shared, viewed=viewed)
     if body.cost > _CHEAP:
         price = f"costs {body.cost} operations (limit {_CHEAP})"
@@ -189,6 +201,16 @@ def _against_anchor(consumer: Consumer, loads: Loads, *, shared: bool, viewed: b
     if _conditional(part.stage.stores[0].value, load):
         return "the consumer reads the reduction only under a condition"
     return None
+
+
+def _only_widens(consumer: Consumer, body: Body) -> bool:
+    """True for a conversion of bytes to floats, which whoever reads them can do as well."""
+    stored = body.kernel.outputs[0].dtype
+    if not consumer.kernel.is_pure or not stored.is_integer or stored.bits > _BYTE:
+        return False
+    (part,) = consumer.parts
+    cost = sum(_node_cost(node) for node in part.nodes)
+    return consumer.kernel.outputs[0].dtype.is_float and len(part.loads) <= 1 and cost <= _WIDENING
 
 
 def _conditional(root: Expr, load: Load) -> bool:

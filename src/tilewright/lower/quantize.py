@@ -24,9 +24,11 @@ from tilewright.kernel.ir import Buffer, Expr, call, cast, reduce_over, select
 from tilewright.lower.broadcast import broadcast_load, refuse_opaque
 from tilewright.lower.context import Lowering, Unlowerable
 from tilewright.lower.precision import compute_type, flag
+from tilewright.lower.quantized import nearest, single
 from tilewright.lower.registry import lowers
 
 _UINT8_MAX = 255
+_NARROW = 16  # bits of integers that float32 holds, sums with a zero point too
 
 
 def spread_load(ctx: Lowering, parameter: Buffer, x: Buffer, index: Sequence[Expr]) -> Expr:
@@ -56,12 +58,13 @@ def quantize(ctx: Lowering) -> None:
     kind, saturate = compute_type(precision), flag(ctx, "saturate", 1)
 
     def body(*index: Expr) -> Expr:
-        divisor = _in_precision(spread_load(ctx, scale, x, index), precision)
+        divisor = _in_precision(_value(ctx, 1, scale, x, index), precision)
         ratio = _rounded(_in_precision(x[index], precision) / divisor, precision)
-        shift = None if zero is None else spread_load(ctx, zero, x, index).cast(kind)
+        shift = None if zero is None else _value(ctx, 2, zero, x, index)
         if out.dtype.is_integer:
             return _to_integer(ratio, shift, out.dtype)
-        return cast(ratio if shift is None else ratio + shift, out.dtype, saturate=saturate)
+        whole = ratio if shift is None else ratio + shift.cast(kind)
+        return cast(whole, out.dtype, saturate=saturate)
 
     ctx.pure(out, body)
 
@@ -75,12 +78,18 @@ def _rounded(value: Expr, precision: DType) -> Expr:
     return value.cast(precision).cast(value.dtype)
 
 
+def _value(ctx: Lowering, position: int, buffer: Buffer, x: Buffer, index: Sequence[Expr]) -> Expr:
+    """A scale or zero point of one element: a constant where there is only one, and known."""
+    return single(ctx, position) or spread_load(ctx, buffer, x, index)
+
+
 def _to_integer(ratio: Expr, shift: Expr | None, dtype: DType) -> Expr:
-    """Rounds, shifts and saturates."""
-    whole = call("round", ratio)
-    if shift is not None:
-        whole = select(call("isnan", whole), 0.0, whole) + shift
-    return cast(whole, dtype)
+    """Rounds, shifts and saturates; a NaN gives the zero point."""
+    number = select(call("isnan", ratio), 0.0, ratio)
+    if ratio.dtype is FLOAT32 and dtype.bits <= _NARROW:
+        return nearest(number, shift, dtype)
+    whole = call("round", number)
+    return cast(whole if shift is None else whole + shift.cast(ratio.dtype), dtype)
 
 
 @lowers("DequantizeLinear")
@@ -94,8 +103,8 @@ def dequantize(ctx: Lowering) -> None:
     def body(*index: Expr) -> Expr:
         value = x[index].cast(kind)
         if zero is not None:
-            value = value - spread_load(ctx, zero, x, index).cast(kind)
-        factor = spread_load(ctx, scale, x, index).cast(kind)
+            value = value - _value(ctx, 2, zero, x, index).cast(kind)
+        factor = _value(ctx, 1, scale, x, index).cast(kind)
         return cast(value * factor, out.dtype, saturate=False)
 
     ctx.pure(out, body)
@@ -123,4 +132,4 @@ def dynamic_quantize(ctx: Lowering) -> None:
     ctx.pure(scale, spacing)
     ctx.pure(zero, lambda: cast(call("round", -low() / step), UINT8))
     if y is not None:
-        ctx.pure(y, lambda *index: _to_integer(x[index] / step, offset.cast(FLOAT32), UINT8))
+        ctx.pure(y, lambda *index: _to_integer(x[index] / step, offset, UINT8))

@@ -121,12 +121,20 @@ def requantized(total: Expr, factor: Expr, zero: Expr | None, dtype: DType) -> E
     value = total.cast(FLOAT32) * factor
     if not dtype.is_integer:
         return (value if zero is None else value + zero.cast(FLOAT32)).cast(dtype)
+    return nearest(value, zero, dtype)
+
+
+def nearest(value: Expr, zero: Expr | None, dtype: DType) -> Expr:
+    """The nearest integer, half to even, plus the zero point, clamped; NaN as infinity."""
     low, high = _bounds(dtype, zero)
-    # Clamped first: what is rounded then fits, and a NaN gives the highest value.
+    # Clamped first: what is rounded then fits.
     value = select(value.lt(high), value, high)
     value = select(value.gt(low), value, low)
     whole = call("round", value).cast(INT32)
-    return (whole if zero is None or _is_zero(zero) else whole + zero.cast(INT32)).cast(dtype)
+    if zero is None or _is_zero(zero):
+        return whole.cast(dtype)
+    known = getattr(zero, "value", None)
+    return (whole + (zero.cast(INT32) if known is None else int(known))).cast(dtype)
 
 
 def _bounds(dtype: DType, zero: Expr | None) -> tuple[Expr, Expr]:

@@ -71,6 +71,17 @@ def test_networks_equal_the_simulator(seed: int) -> None:
     assert tactics(engine).count("dot_product") == 5
 
 
+def test_matrix_products_of_rank_three_run_row_by_row() -> None:
+    """Rows are no channels, though they stand where those of an image would."""
+    net = Net(7)
+    weights, _ = net.weight((64, 48), 1)
+    x = net.quantize("x", 0.02, 30)
+    out = net.quantize(net.add("MatMul", [x, weights]), 0.1, 120)
+    engine, operators = assert_exact(net.model((1, 32, 64), out), feeds(1, 32, 64))
+    assert "QLinearMatMul" in operators
+    assert "dot_product" in tactics(engine)
+
+
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64-v2"])
 def test_every_target_gives_the_same(cpu: str) -> None:
     model, given = network(1)
