@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.compress.affine import affine, symmetric
 from tilewright.compress.calibrate import Calibration, Progress, calibrate
 from tilewright.compress.data import Batches, open_data
+from tilewright.compress.equalize import equalize
 from tilewright.compress.layers import Plan, find_layers
 from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.pictures import Preprocessing
@@ -84,6 +85,9 @@ def prepare(
     plan = _plan(loaded, options)
     batches = _open(data, loaded, options, preprocessing, limit)
     seen = None
+    if applies("equalize", options):
+        loaded = equalize(loaded, plan, log)
+        plan = _plan(loaded, options)
     if batches is not None and applies("smooth", options) and batches.again:
         loaded = smooth(
             loaded,
