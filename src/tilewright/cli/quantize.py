@@ -86,6 +86,20 @@ def quantize_model(
     eval_limit: Annotated[
         int | None, typer.Option(min=1, help="Samples to score on at most, 64.")
     ] = None,
+    max_drop: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X[%]",
+            help="How much the metric may drop, as 0.5%: nodes stay in float where that is needed.",
+        ),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option(metavar="DB", help="Least signal to noise of the outputs instead, in dB."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Write a report with the front drawn.")
+    ] = None,
     lint: Annotated[
         bool, typer.Option("--lint", help="Report faults of a model that is quantised already.")
     ] = False,
@@ -122,13 +136,15 @@ def quantize_model(
         (board is not None, "--board", "it prices findings of --lint"),
         (bool(dim), "--dim", "sizes are those of the data"),
         (
-            eval_limit is not None and not sensitivity,
+            eval_limit is not None and not (sensitivity or max_drop or min_sqnr),
             "--eval-limit",
-            "nothing is scored without --sensitivity",
+            "nothing is scored without --sensitivity or a budget",
         ),
     )
     warn_of_threads(threads)
-    check_output(output, (model, data, eval_data, labels))
+    check_output(output, (model, data, eval_data, labels, html))
+    if html is not None:
+        check_output(html, (model, data, eval_data, labels))
 
     import tilewright as tw
     from tilewright.cli.progress import stages
@@ -150,10 +166,23 @@ def quantize_model(
             eval_data=eval_data,
             labels=labels,
             eval_limit=eval_limit or EVAL_LIMIT,
+            max_drop=None if max_drop is None else _share(max_drop),
+            min_sqnr=min_sqnr,
             threads=threads,
             progress=progress,
         )
     found.save(output)
+    if html is not None:
+        from tilewright.core.whole_file import whole_file
+        from tilewright.report.quantization_page import quantization_page
+
+        with whole_file(html) as unfinished:
+            unfinished.write_text(
+                quantization_page(
+                    model.name, found.summary, found.decisions, found.sensitivity, found.front
+                ),
+                encoding="utf-8",
+            )
     _report(output, found, as_json)
 
 
@@ -181,6 +210,14 @@ def _numbers(option: str, text: str) -> list[float]:
         raise typer.BadParameter(f"{option} {text!r} is no number, as 127 or 124,117,104") from None
 
 
+def _share(text: str) -> float:
+    """``0.5%`` or ``0.005``."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise typer.BadParameter(f"--max-drop {text!r} is no share, as 0.5% or 0.005") from None
+
+
 def _size(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
@@ -193,9 +230,11 @@ def _size(text: str | None) -> tuple[int, int] | None:
 def _report(output: Path, found: Any, as_json: bool) -> None:
     if as_json:
         facts = {"output": output, **found.summary, "sensitivity": found.sensitivity}
+        facts["front"] = found.front
         console.write_json({**facts, "decisions": found.decisions})
         return
     from tilewright.report.quantization import quantization_lines
 
-    for line in quantization_lines(str(output), found.summary, found.decisions, found.sensitivity):
+    parts = (found.summary, found.decisions, found.sensitivity, found.front)
+    for line in quantization_lines(str(output), *parts):
         console.write(line)

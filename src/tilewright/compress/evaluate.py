@@ -6,19 +6,22 @@ Not here: scores (score), putting nodes in and out (sensitivity).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.compress.calibrate import Progress
 from tilewright.compress.data import open_data
 from tilewright.compress.job import Job
+from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.pictures import Preprocessing
 from tilewright.compress.score import Metric, Scorer, read_labels
+from tilewright.compress.search import Budget, search
 from tilewright.compress.sensitivity import measure
 from tilewright.compress.simulator import Simulator
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
-from tilewright.report.quantization import Sensitivity
+from tilewright.report.quantization import Front, Sensitivity
 
 EVAL_LIMIT = 64
 
@@ -32,16 +35,25 @@ class Evaluation:
         labels: see ``score.read_labels``.
         metric: of the caller.
         limit: samples at most.
+        budget: what may be lost; None: only measure.
     """
 
     data: Any
     labels: Any
     metric: Metric | None
     limit: int
+    budget: Budget | None
 
     @staticmethod
     def of(
-        *, sensitivity: Any, data: Any, labels: Any, metric: Any, limit: Any
+        *,
+        sensitivity: Any,
+        data: Any,
+        labels: Any,
+        metric: Any,
+        limit: Any,
+        max_drop: Any,
+        min_sqnr: Any,
     ) -> Evaluation | None:
         """Checks; None where nothing is to be evaluated.
 
@@ -49,13 +61,14 @@ class Evaluation:
             BadOption: what to score on is given in vain, or twice.
         """
         limit = check.whole("eval_limit", limit, 1)
-        if not check.flag("sensitivity", sensitivity):
+        budget = _budget(max_drop, min_sqnr)
+        if not check.flag("sensitivity", sensitivity) and budget is None:
             given = {"eval_data": data, "labels": labels, "metric": metric}
             vain = [name for name, value in given.items() if value is not None]
             if vain:
                 raise BadOption(
                     f"{vain[0]} is given, but nothing is evaluated",
-                    remedy="add sensitivity=True (--sensitivity), or leave it out",
+                    remedy="add sensitivity=True (--sensitivity) or a budget, or leave it out",
                 )
             return None
         if labels is not None and metric is not None:
@@ -63,7 +76,37 @@ class Evaluation:
         if labels is not None and data is None:
             raise BadOption("labels without eval_data", remedy="give the data that they belong to")
         metric = check.function("metric", metric)
-        return Evaluation(data=data, labels=labels, metric=metric, limit=limit)
+        if max_drop is not None and labels is None and metric is None:
+            raise BadOption(
+                "max_drop is of a metric, and there is none",
+                remedy="give labels (--labels) or a metric, or use min_sqnr (--min-sqnr)",
+            )
+        return Evaluation(data=data, labels=labels, metric=metric, limit=limit, budget=budget)
+
+
+def _budget(max_drop: Any, min_sqnr: Any) -> Budget | None:
+    for name, value in (("max_drop", max_drop), ("min_sqnr", min_sqnr)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and math.isfinite(value) and value >= 0):
+            raise BadOption(
+                f"{name} is {check.shown(value)}",
+                remedy="use a number, 0 or more: max_drop=0.005, min_sqnr=30",
+            )
+    if max_drop is None and min_sqnr is None:
+        return None
+    return Budget(max_drop=max_drop, min_sqnr_db=min_sqnr)
+
+
+def check_scorable(options: QuantizeOptions) -> None:
+    """Refuses to score what the simulator does not know.
+
+    Raises:
+        BadOption: activations are dynamic.
+    """
+    if options.activations == "dynamic":
+        raise BadOption(
+            "an evaluation with dynamic activations", remedy="use uint8 or int8, or leave it out"
+        )
 
 
 def evaluate(
@@ -73,12 +116,8 @@ def evaluate(
     preprocessing: Preprocessing | None,
     threads: int | None,
     progress: Progress | None,
-) -> Sensitivity:
-    """What each node costs, on the data to score on."""
-    if job.options.activations == "dynamic":
-        raise BadOption(
-            "sensitivity with dynamic activations", remedy="use uint8 or int8, or leave it out"
-        )
+) -> tuple[Sensitivity, Front | None]:
+    """What each node costs on the data to score on, and the choice within the budget."""
     source = data if wanted.data is None else wanted.data
     inputs = job.model.view().inputs
     batches = open_data(source, inputs, preprocessing=preprocessing, limit=wanted.limit)
@@ -97,4 +136,14 @@ def evaluate(
     )
     recipe = job.recipe()
     types = {node.name: node.op_type for node in job.model.view().nodes}
-    return measure(simulator, scorer, job.plan, recipe, types, job.seen, progress=progress)
+    found = measure(simulator, scorer, job.plan, recipe, types, job.seen, progress=progress)
+    if wanted.budget is None:
+        return found, None
+    feeds = next(iter(batches))
+    front = search(
+        job, simulator, scorer, found, wanted.budget, feeds, threads=threads, progress=progress
+    )
+    chosen = front.points[front.chosen]
+    for node in chosen.float_nodes:
+        job.log.add("search", node, "kept in float", (("int8", f"budget: {wanted.budget}"),))
+    return found, front

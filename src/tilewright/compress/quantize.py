@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.compress.calibrate import Progress
-from tilewright.compress.evaluate import EVAL_LIMIT, Evaluation, evaluate
+from tilewright.compress.evaluate import EVAL_LIMIT, Evaluation, check_scorable, evaluate
 from tilewright.compress.job import Job, prepare
 from tilewright.compress.options import make_options
 from tilewright.compress.pictures import Preprocessing
@@ -23,7 +23,7 @@ from tilewright.compress.score import Metric
 from tilewright.core import check_option as check
 from tilewright.core.record import Decision
 from tilewright.core.whole_file import check_output, whole_file
-from tilewright.report.quantization import Sensitivity
+from tilewright.report.quantization import Front, Sensitivity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,14 @@ class Quantized:
         decisions: what was chosen, in order.
         summary: counts and sizes.
         sensitivity: what each node costs; None where nothing was evaluated.
+        front: the choices between integers and float; None without a budget.
     """
 
     model: bytes
     decisions: tuple[Decision, ...]
     summary: Mapping[str, Any]
     sensitivity: Sensitivity | None = None
+    front: Front | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the ONNX file.
@@ -70,6 +72,8 @@ def quantize(
     labels: Any = None,
     metric: Metric | None = None,
     eval_limit: int = EVAL_LIMIT,
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -95,6 +99,9 @@ def quantize(
         metric: called with a function that runs the model on feeds; returns a number, higher for
             better. Without labels and metric, outputs are compared with the float model's.
         eval_limit: samples to score on at most.
+        max_drop: a budget: how much the metric may drop (0.005: half a point of accuracy). Nodes
+            stay in float where that is needed, or where integers are slower by the clock.
+        min_sqnr: a budget: least ratio of float outputs to their error, in dB.
         threads: of the float model's runs; None: as many as there are processors.
         progress: called with (stage, done, total).
 
@@ -105,6 +112,7 @@ def quantize(
         InvalidModel, UnsupportedOp: the model cannot be read.
         BadOption: an option is unknown or contradicts another, or nothing can be quantised.
         BadData: data that cannot be calibrated with.
+        BudgetNotMet: no choice with a node on integers keeps the budget.
     """
     wanted = Evaluation.of(
         sensitivity=sensitivity,
@@ -112,6 +120,8 @@ def quantize(
         labels=labels,
         metric=metric,
         limit=eval_limit,
+        max_drop=max_drop,
+        min_sqnr=min_sqnr,
     )
     options = make_options(
         calibration=calibration,
@@ -121,6 +131,8 @@ def quantize(
         remedies=remedies,
         exclude=exclude,
     )
+    if wanted is not None:
+        check_scorable(options)
     job = prepare(
         model,
         data,
@@ -130,17 +142,15 @@ def quantize(
         threads=threads,
         progress=check.function("progress", progress),
     )
-    found = None
-    if wanted is not None:
-        found = evaluate(job, wanted, data, preprocessing, threads, progress)
-    return conclude(job, found=found)
+    if wanted is None:
+        return conclude(job)
+    found, front = evaluate(job, wanted, data, preprocessing, threads, progress)
+    return conclude(job, found, front)
 
 
-def conclude(
-    job: Job, float_nodes: Iterable[str] = (), *, found: Sensitivity | None = None
-) -> Quantized:
+def conclude(job: Job, found: Sensitivity | None = None, front: Front | None = None) -> Quantized:
     """Writes the model and counts."""
-    left = frozenset(float_nodes)
+    left = frozenset(front.points[front.chosen].float_nodes if front is not None else ())
     emitted = job.emit(left)
     nodes = [*(layer.node for layer in job.plan.layers), *job.plan.carriers]
     float_bytes = sum(layer.weights.nbytes for layer in job.plan.layers)
@@ -148,6 +158,7 @@ def conclude(
         model=emitted,
         decisions=tuple(job.log.entries),
         sensitivity=found,
+        front=front,
         summary={
             "layers": sum(layer.node not in left for layer in job.plan.layers),
             "carriers": sum(name not in left for name in job.plan.carriers),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.core.plural import plural
 from tilewright.core.record import Decision
+from tilewright.report.units import us_text
 
 _SHOWN = 10  # nodes
 
@@ -61,11 +62,55 @@ class Sensitivity:
     nodes: tuple[NodeEffect, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """One choice of precisions.
+
+    Attributes:
+        num_int8: nodes on integers.
+        float_nodes: the others, in the order in which they left.
+        sqnr_db, metric: of its outputs; the metric is None without one.
+        predicted_us: the sum of its nodes' measured times.
+        size_bytes: of the weights.
+        within: whether it keeps the budget.
+    """
+
+    num_int8: int
+    float_nodes: tuple[str, ...]
+    sqnr_db: float
+    metric: float | None
+    predicted_us: float
+    size_bytes: int
+    within: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Accuracy, latency and size of choices between int8 and float.
+
+    Attributes:
+        budget: in words.
+        points: from all on integers to all in float.
+        chosen: index of the fastest within the budget.
+        optimal: indices of those that no other beats in accuracy, latency and size.
+        measured_us: whole runs of the float model, of all int8, and of the chosen one.
+        samples: rows of the inputs that were timed.
+    """
+
+    budget: str
+    points: tuple[FrontPoint, ...]
+    chosen: int
+    optimal: tuple[int, ...]
+    measured_us: Mapping[str, float]
+    samples: int
+
+
 def quantization_lines(
     output: str,
     summary: Mapping[str, Any],
     decisions: Sequence[Decision],
     found: Sensitivity | None,
+    front: Front | None = None,
 ) -> Iterator[str]:
     """The report of ``tilewright quantize``."""
     size = summary["size_bytes"] / 1e6
@@ -82,8 +127,19 @@ def quantization_lines(
     if kept:
         more = ", ..." if len(kept) > 3 else ""
         yield f"{'in float':<12} {plural(len(kept), 'node')}: {', '.join(kept[:3])}{more}"
+    if front is not None:
+        yield from _front_lines(front)
     if found is not None:
         yield from _sensitivity_lines(found)
+
+
+def _front_lines(front: Front) -> Iterator[str]:
+    chosen = front.points[front.chosen]
+    in_float = len(chosen.float_nodes)
+    yield f"{'budget':<12} {front.budget}"
+    yield f"{'chosen':<12} {plural(chosen.num_int8, 'node')} on integers, {in_float} in float"
+    times = ", ".join(f"{name} {us_text(us)}" for name, us in front.measured_us.items())
+    yield f"{'measured':<12} {times} ({plural(front.samples, 'sample')})"
 
 
 def _sensitivity_lines(found: Sensitivity) -> Iterator[str]:
