@@ -81,11 +81,14 @@ def main() -> None:
     ]
     for worker in workers:
         worker.start()
-    found = {row["name"]: row for row in (rows.get() for _ in cases)}
+    found: dict[str, dict[str, Any]] = {}
+    for _ in cases:
+        row = rows.get()
+        found[row["name"]] = row
+        document = _document(args, [found[case.name] for case in cases if case.name in found])
+        args.out.write_text(json.dumps(document, indent=1) + "\n")  # what there is so far
     for worker in workers:
         worker.join()
-    document = _document(args, [found[case.name] for case in cases])
-    args.out.write_text(json.dumps(document, indent=1) + "\n")
     print(table(document))
 
 
