@@ -84,7 +84,9 @@ class Device:
 
     def use(self) -> None:
         """Makes it the device of the calling thread."""
-        check(bindings().cuCtxSetCurrent(self.context), "choosing the GPU")
+        result = bindings().cuCtxSetCurrent(self.context)
+        if result[0]:
+            check(result, "choosing the GPU")
 
     def allocate(self, num_bytes: int, purpose: str) -> int:
         """Memory of the GPU, aligned to 256 bytes.

@@ -200,16 +200,15 @@ class CudaExecutor(Executor):
         Raises:
             ShapeMismatch: one is on another GPU, or cannot be shared.
         """
-        found: dict[str, Any] = {}
+        found = dict(feeds)
         waits = False
         for name, value in feeds.items():
             kind = type(value)
             if kind is DeviceArray or kind is np.ndarray:
-                found[name] = value
                 continue
             array = adopt(value, self.device, stream, name)
-            found[name] = value if array is None else array
-            waits = waits or array is not None
+            if array is not None:
+                found[name], waits = array, True
         if waits and stream is None:
             self.device.use()
             check(bindings().cuStreamSynchronize(LEGACY), "waiting for the inputs")

@@ -188,7 +188,9 @@ class Graph:
 
     def launch(self, stream: Any) -> None:
         """Enqueues all of them."""
-        check(bindings().cuGraphLaunch(self.launchable, stream), "launching the kernels")
+        result = bindings().cuGraphLaunch(self.launchable, stream)
+        if result[0]:
+            check(result, "launching the kernels")
 
     def rebind(self, addresses: Addresses) -> None:
         """Has it use other buffers; its earlier launches may still be running."""
