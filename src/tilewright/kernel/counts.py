@@ -24,6 +24,7 @@ from tilewright.kernel.ir import (
     Load,
     Reduce,
     Stage,
+    products,
     walk,
 )
 
@@ -85,8 +86,8 @@ def compute_dtype(kernel: Kernel) -> DType:
                 body = node.body
                 while isinstance(body, Cast):
                     body = body.arg
-                if isinstance(body, Call) and body.op == "mul":
-                    return _factor_type(body)
+                if found := products(body):
+                    return _factor_type(found[0])
     return kernel.outputs[0].dtype
 
 

@@ -37,7 +37,7 @@ from tilewright.kernel.expr import (
     reduce_over,
     select,
 )
-from tilewright.kernel.traverse import loaded, rebuild, substitute, transform, walk
+from tilewright.kernel.traverse import loaded, products, rebuild, substitute, transform, walk
 
 __all__ = [
     "Axis",
@@ -62,6 +62,7 @@ __all__ = [
     "identity_of",
     "load",
     "loaded",
+    "products",
     "rebuild",
     "reduce_axes",
     "reduce_over",

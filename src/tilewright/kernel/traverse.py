@@ -40,6 +40,18 @@ def walk(*roots: Expr) -> list[Expr]:
     return list(seen.values())
 
 
+def products(body: Expr) -> tuple[Call, ...]:
+    """The products that an expression is the sum of; none where it has other terms."""
+    if not isinstance(body, Call):
+        return ()
+    if body.op == "mul":
+        return (body,)
+    if body.op != "add":
+        return ()
+    left, right = (products(arg) for arg in body.args)
+    return (*left, *right) if left and right else ()
+
+
 def loaded(*roots: Expr) -> list[str]:
     """Names of the buffers that expressions load, in order of appearance."""
     return list(dict.fromkeys(node.buffer for node in walk(*roots) if isinstance(node, Load)))

@@ -40,6 +40,7 @@ from tilewright.lower import (  # noqa: F401 - each import registers its operato
     scatter,
     signal,
     slice_pad,
+    small_weights,
     softmax,
     spatial,
     topk,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tilewright.core.dtypes import FLOAT32
+from tilewright.core.dtypes import FLOAT32, INT8, UINT8
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.blocked import (
@@ -31,12 +31,12 @@ from tilewright.kernel.blocked import (
 )
 from tilewright.kernel.ir import (
     Buffer,
-    Call,
     Kernel,
     Load,
     Reduce,
     Stage,
     Store,
+    products,
     walk,
 )
 from tilewright.kernel.phases import split_phases
@@ -57,6 +57,7 @@ from tilewright.runtime.program import Blocked
 ALGORITHMS = ("winograd", "strassen", "layout", "pack")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
+_FACTORS = (FLOAT32, INT8, UINT8)  # of float32 sums: weights as they are, or of few bits
 _MIN_PACKED_REDUCTION = 8
 Array = npt.NDArray[Any]
 
@@ -297,7 +298,7 @@ def _moves_channels(store: Store, constants: Mapping[str, Array]) -> bool:
 
 
 def _multiplies(node: Reduce) -> bool:
-    return isinstance(node.body, Call) and node.body.op == "mul"
+    return bool(products(node.body))
 
 
 # --- borders --------------------------------------------------------------------------------------
@@ -365,7 +366,8 @@ def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int
         moving = axes_of(*part.index)
         names = [axis for axis in stage.axes if axis.name in moving]
         # Of several axes the last is the product's; the others are a batch of matrices.
-        if not names or part.dtype is not FLOAT32 or not _is_long(node):
+        is_factor = node.dtype is FLOAT32 and part.dtype in _FACTORS
+        if not names or not is_factor or not _is_long(node):
             continue
         axis = names[-1]
         if len(names) > 1 and axis is not last:

@@ -22,7 +22,7 @@ from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, walk
+from tilewright.kernel.ir import Axis, Expr, Load, Reduce, identity_of, products, walk
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
@@ -276,15 +276,13 @@ class Reducer:
     def _accumulate(
         self, expr: Reduce, total: Value, body: Expr, variant: Variant, lanes: int
     ) -> Value:
-        if (
-            expr.combiner == "sum"
-            and expr.dtype.is_float
-            and isinstance(body, Call)
-            and body.op == "mul"
-            and self.ev.b.target.has_fma
-        ):
-            left, right = (self.ev.b.splat(self.ev.value(arg, variant), lanes) for arg in body.args)
-            return self.ev.b.fma(left, right, total)
+        if expr.combiner == "sum" and expr.dtype.is_float and self.ev.b.target.has_fma:
+            factors = [product.args for product in products(body)]
+            for pair in factors:
+                left, right = (self.ev.b.splat(self.ev.value(arg, variant), lanes) for arg in pair)
+                total = self.ev.b.fma(left, right, total)
+            if factors:
+                return total
         value = self.ev.b.splat(self.ev.value(body, variant), lanes)
         return emit_op(self.ev.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
 
@@ -293,7 +291,7 @@ def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:
     """A float sum of many terms that are no products (those are tiled, and bounded by layers)."""
     if expr.combiner != "sum" or not expr.dtype.is_float:
         return False
-    if isinstance(expr.body, Call) and expr.body.op == "mul":
+    if products(expr.body):
         return False
     points = 1
     for axis in axes:

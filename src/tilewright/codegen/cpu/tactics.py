@@ -15,6 +15,7 @@ Not here: measured choice among schedules (tune).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -42,10 +43,13 @@ from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
 
 _MAX_ROWS = 14
+_MAX_WIDENING_ROWS = 26  # of one vector, which takes instructions of its own to become floats
 _ROWS_IN_FLIGHT = 4
 _MANY_REGISTERS = 32
+_LINE_BYTES, _L1_SETS, _L1_WAYS = 64, 64, 8  # 32 KB; larger ones have more ways
 _DEPTH = 4
 _MANY_TAPS = 7
+_STREAMS = 4  # rows of memory read side by side where nothing that is loaded serves twice
 _SHORT_ROW = 256
 _MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
@@ -372,6 +376,44 @@ class _Tile:
     outer: tuple[str, ...]
 
 
+def _widens(nest: Nest, vector: Axis, reduces: list[Reduce]) -> bool:
+    """True where vectors of integers become floats, again in every tile of rows."""
+    return any(
+        isinstance(node, Load) and not node.dtype.is_float and _moves(nest, node, vector)
+        for reduce in reduces
+        if reduce.dtype.is_float
+        for node in walk(reduce.body)
+    )
+
+
+def _moves(nest: Nest, load: Load, vector: Axis) -> bool:
+    form = nest.loads.get(id(load))
+    return form is not None and form.stride(vector.name) == ONE
+
+
+def _prefers_rows(nest: Nest, vector: Axis, rows: Axis) -> bool:
+    """True where one vector with many rows is better than two with half as many."""
+    if rows.extent.is_const and rows.extent.const <= _MAX_ROWS:
+        return False
+    reduces = reduces_of(nest)
+    return _widens(nest, vector, reduces) and not _collide(nest, rows, reduces)
+
+
+def _collide(nest: Nest, rows: Axis, reduces: list[Reduce]) -> bool:
+    """True where rows lie so far apart that their lines push each other out of the L1 cache."""
+    for node in walk(*reduces):
+        form = nest.loads.get(id(node)) if isinstance(node, Load) else None
+        stride = form.stride(rows.name) if form is not None else None
+        if stride is None or not stride.terms or not stride.is_const:
+            continue
+        num_bytes = stride.const * node.dtype.storage_bytes
+        if num_bytes % _LINE_BYTES == 0:
+            places = _L1_SETS // math.gcd(_L1_SETS, num_bytes // _LINE_BYTES) * _L1_WAYS
+            if places < _MAX_WIDENING_ROWS:
+                return True
+    return False
+
+
 def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _Tile:
     """Rows reuse loaded vectors, columns (vectors or another axis) reuse loaded scalars.
 
@@ -384,17 +426,21 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     outer: tuple[str, ...] = ()
     columns = 1
     small = rows is not None and rows.extent.is_const and rows.extent.const * 2 <= budget // 2
+    most = _MAX_ROWS
     if not (vector.extent.is_const and vector.extent.const <= lanes):
         vectors = vector.extent.ceildiv(lanes)
         columns = unroll[vector.name] = min(_even_columns(vectors, 2, budget), max(1, budget))
+        if over_vectors and _prefers_rows(nest, vector, over_vectors[0]):
+            columns = unroll[vector.name] = 1
+            most = _MAX_WIDENING_ROWS
     else:
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
             columns = _even_columns(column.extent, 4 if small and budget >= 8 else 2, budget)
             outer = (column.name,)
     if rows is not None:
-        most = min(_MAX_ROWS, max(1, budget // columns))
-        unroll[rows.name] = balanced(rows.extent, most)
+        most = most if over_vectors else _STREAMS
+        unroll[rows.name] = balanced(rows.extent, min(most, max(1, budget // columns)))
     # Columns last: each broadcast scalar is used for all columns at once, then forgotten.
     unroll.update((name, columns) for name in outer)
     return _Tile(unroll, outer)

@@ -162,11 +162,13 @@ class PassContext:
         """The outermost graph and all inside it, outer ones first."""
         return list(all_graphs(self.model.graph))
 
-    def each(self, op_types: Collection[str], attempt: Attempt) -> None:
-        """Attempts a rewrite at every ai.onnx node of some types, in order; logs the outcomes."""
+    def each(self, op_types: Collection[str], attempt: Attempt, domain: str = "") -> None:
+        """Attempts a rewrite at every node of some types, in order; logs the outcomes."""
         for graph in self.graphs():
             for node in list(graph):
-                if node.graph is not graph or node.domain or node.op_type not in op_types:
+                if node.graph is not graph or node.op_type not in op_types:
+                    continue
+                if node.domain != domain:
                     continue
                 label = node_label(node)
                 outcome = attempt(self, node)

@@ -33,6 +33,7 @@ from tilewright.graph.passes.hoist_gathers import hoist_gathers
 from tilewright.graph.passes.inline_branches import inline_branches
 from tilewright.graph.passes.integer_moves import integer_moves
 from tilewright.graph.passes.integer_products import integer_products
+from tilewright.graph.passes.keep_weights_small import keep_weights_small
 from tilewright.graph.passes.make_integer_only import make_integer_only
 from tilewright.graph.passes.recognise_attention import recognise_attention
 from tilewright.graph.passes.recognise_gelu import recognise_gelu
@@ -48,6 +49,7 @@ STANDARD: tuple[Pass, ...] = (
     # Before constants are folded, which would make floats of quantised weights.
     integer_moves,
     integer_products,
+    keep_weights_small,
     # Less to look at first: constants, repetition, nodes that do nothing.
     eliminate_dead_nodes,
     fold_constants,

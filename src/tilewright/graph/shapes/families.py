@@ -25,6 +25,7 @@ from tilewright.graph.shapes import (
     sequence,
     signal,
     slicing,
+    small_weights,
     vision,
 )
 from tilewright.graph.shapes.registry import RULES
@@ -49,6 +50,7 @@ FAMILIES = (
     sequence,
     signal,
     slicing,
+    small_weights,
     vision,
 )
 
