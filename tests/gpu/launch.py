@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tilewright.codegen.cuda.deep_tile import DeepTile
 from tilewright.codegen.cuda.nvrtc import compile_text
+from tilewright.codegen.cuda.target import cuda_target
+from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import Buffer, Kernel
@@ -32,13 +35,25 @@ def run_on_gpu(
     sizes: Mapping[str, int],
     *,
     disabled: Collection[str] = (),
+    constants: Collection[str] = (),
+    tile: DeepTile | TmaTile | None = None,
 ) -> dict[str, Array]:
     """Generates, compiles and runs a kernel.
+
+    Args:
+        constants: inputs that no kernel writes.
+        tile: of its product.
 
     Raises:
         OutOfRange: a ``checked_index`` lies outside.
     """
-    store = CudaStore(DecisionLog(), tuple(disabled))
+    store = CudaStore(
+        DecisionLog(),
+        tuple(disabled),
+        constants=constants,
+        clusters=cuda_target(arch()).clusters,
+        tile=tile,
+    )
     call = store.call(kernel)
     code = {
         f"{key}.{arch()}.cubin": compile_text(text, arch()).cubin
@@ -51,8 +66,10 @@ def run_on_gpu(
         internal=_specs(kernel.temporaries),
     )
     program = Program(inputs=(), outputs=_specs(kernel.outputs), steps=(segment,))
-    executor = CudaExecutor({}, code, open_device())
-    found, _ = executor.run(program, dict(feeds), dict(sizes))
+    weights = {name: feeds[name] for name in constants}
+    executor = CudaExecutor(weights, code, open_device())
+    others = {name: array for name, array in feeds.items() if name not in weights}
+    found, _ = executor.run(program, others, dict(sizes))
     return {buffer.name: array for buffer, array in zip(kernel.outputs, found, strict=True)}
 
 

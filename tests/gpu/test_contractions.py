@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.launch import run_on_gpu
+from gpu.launch import arch, run_on_gpu
+from tilewright.codegen.cuda.contraction import ranked_tiles
 from tilewright.codegen.cuda.split_depth import split_depth
+from tilewright.codegen.cuda.target import cuda_target
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Kernel
+from unit.codegen.cuda.attentions import ATTENTIONS
 from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, feeds_of, product
 
 pytestmark = pytest.mark.gpu
@@ -40,3 +43,26 @@ def test_convolutions_in_parts() -> None:
     kernel = convolution((1, 512, 7, 7), 512, 3, pad=1)
     assert split_depth(kernel)[1] > 1
     _check(kernel)
+
+
+@pytest.mark.parametrize("size", [(200, 328, 640), (49, 72, 2304), (1, 1000, 512)])
+def test_every_tile(size: tuple[int, int, int]) -> None:
+    kernel = product(*size, b_flip=True)
+    feeds = feeds_of(kernel)
+    expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
+    largest = float(np.abs(expected).max())
+    for tile in ranked_tiles(kernel, (), cuda_target(arch()).clusters):
+        for constants in ((), ("b",)):
+            made = run_on_gpu(kernel, feeds, {}, tile=tile, constants=constants)["out"]
+            np.testing.assert_allclose(
+                made.astype(np.float64), expected, rtol=2e-3, atol=1e-3 * largest, err_msg=tile.text
+            )
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name: str) -> None:
+    kernel = ATTENTIONS[name]
+    feeds = feeds_of(kernel)
+    expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
+    found = run_on_gpu(kernel, feeds, {})["out"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=4e-3, atol=2e-3)

@@ -8,12 +8,16 @@ Not here: tactics (codegen.cuda.tactics), machine code (codegen.cuda.nvrtc).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tilewright.codegen.cuda.contraction import NAME as TENSOR_CORE
-from tilewright.codegen.cuda.generate import GeneratedKernel
+from tilewright.codegen.cuda.contraction import ranked_tiles
+from tilewright.codegen.cuda.deep_tile import DeepTile
+from tilewright.codegen.cuda.generate import GeneratedKernel, generate
 from tilewright.codegen.cuda.nvrtc import Compiled
+from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.codegen.cuda.variants import variants
 from tilewright.compiler.compile_kernels import tactic_text
 from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
@@ -36,6 +40,9 @@ class CudaStore:
     """Generated kernels by canonical text.
 
     Attributes:
+        constants: names of the buffers that no kernel writes.
+        clusters: all GPUs that the code is for have clusters of blocks.
+        tile: of every product, to time it; None: chosen by formula.
         texts: CUDA C++ by key.
         exports: function names by key.
         candidates: how many ways to run each kernel the engine is to have.
@@ -46,13 +53,18 @@ class CudaStore:
 
     log: DecisionLog
     disabled: tuple[str, ...] = ()
+    constants: Collection[str] = ()
+    clusters: bool = False
+    tile: DeepTile | TmaTile | None = None
     candidates: int = 1
     timings: Mapping[Stage, list[Timing]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    _generated: dict[str, list[GeneratedKernel]] = field(default_factory=dict)
+    _generated: dict[tuple[str, frozenset[str]], list[GeneratedKernel]] = field(
+        default_factory=dict
+    )
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new.
@@ -61,7 +73,8 @@ class CudaStore:
             UnsupportedOp: a type has no CUDA code.
         """
         canonical = canonicalize(kernel)
-        ways = self._ways(replace(canonical.kernel, sources=kernel.sources))
+        fixed = frozenset(new for old, new in canonical.buffers.items() if old in self.constants)
+        ways = self._ways(replace(canonical.kernel, sources=kernel.sources), fixed)
         for stage in ways[0].stages:
             self.log.add("tactic", "+".join(kernel.sources), stage.tactic, stage.refused)
         first, *others = (self._call(kernel, canonical, made) for made in ways)
@@ -91,18 +104,20 @@ class CudaStore:
             tactic=tactic_of(made),
         )
 
-    def _ways(self, kernel: Kernel) -> list[GeneratedKernel]:
+    def _ways(self, kernel: Kernel, constants: frozenset[str]) -> list[GeneratedKernel]:
         """The ways to run a kernel, the one to take first."""
         text = print_kernel(kernel)
-        found = self._generated.get(text)
+        found = self._generated.get((text, constants))
         if found is None:
             most = _MOST_KNOWN if self.timings else self.candidates
-            found = variants(kernel, self.disabled, most)
+            make = partial(generate, constants=constants, clusters=self.clusters, tile=self.tile)
+            tiles = ranked_tiles(kernel, self.disabled, self.clusters) if most > 1 else []
+            found = variants(kernel, self.disabled, most, make, tiles)
             if self.timings:
                 timed = self.timings.get(Stage(key_of(found[0]), 0), [])
                 tactics = [tactic_of(made) for made in found]
                 found = [found[tactics.index(fastest(tactics[0], tactics[1:], timed))]]
-            self._generated[text] = found
+            self._generated[text, constants] = found
         return found
 
     def log_usage(self, compiled: Mapping[str, Mapping[str, Compiled]]) -> None:

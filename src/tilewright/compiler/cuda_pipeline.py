@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.codegen.cuda.deep import is_deep
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
 from tilewright.codegen.cuda.split_depth import split_depth
 from tilewright.codegen.cuda.target import CudaTarget, cuda_target
@@ -18,7 +19,10 @@ from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.compile_kernels import finish
 from tilewright.compiler.contracts import check_program
 from tilewright.compiler.cuda_kernels import CudaStore
+from tilewright.compiler.depth_last import depth_last_program
+from tilewright.compiler.join_attention import join_attention_program
 from tilewright.compiler.narrow import narrow_program
+from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
 from tilewright.core.errors import BadOption
@@ -41,11 +45,18 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
             narrow_program(draft, builder.constants, build.log)
         with build.stage("layout"):
             channels_last_program(draft, builder.constants, build.log)
+            pad_channels_program(draft, builder.constants, build.log)
+            depth_last_program(draft, builder.constants, build.log)
+        if "attention" not in build.options.disable:
+            with build.stage("attention"):
+                join_attention_program(draft, builder.constants, build.log)
     if "split_depth" not in build.options.disable:
-        _split_sums(draft, build.log)
+        _split_sums(draft, build.log, target.clusters)
     store = CudaStore(
         build.log,
         build.options.disable,
+        constants=builder.constants,
+        clusters=target.clusters,
         candidates=build.options.candidates,
         timings=_timings(build, target, version),
     )
@@ -87,14 +98,22 @@ def _timings(build: Build, target: CudaTarget, version: str) -> Mapping[Stage, l
     return found.timings
 
 
-def _split_sums(program: DraftProgram, log: DecisionLog) -> None:
-    """Splits long sums of few outputs in every segment, those of sub-programs too."""
+def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None:
+    """Splits long sums of few outputs in every segment, those of sub-programs too.
+
+    Where blocks have clusters, the kernels that can use them split their sums by themselves.
+    """
     for step in program.steps:
         if isinstance(step, DraftSegment):
-            step.items = [_in_parts(i, log) if isinstance(i, Kernel) else i for i in step.items]
+            step.items = [
+                _in_parts(item, log)
+                if isinstance(item, Kernel) and not (clusters and is_deep(item))
+                else item
+                for item in step.items
+            ]
         elif isinstance(step, DraftControl):
             for inner in step.programs.values():
-                _split_sums(inner, log)
+                _split_sums(inner, log, clusters)
 
 
 def _in_parts(kernel: Kernel, log: DecisionLog) -> Kernel:

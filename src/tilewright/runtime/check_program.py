@@ -109,6 +109,10 @@ class _Scope:
             for stage in call.stages:
                 if stage.symbol not in self.exports.get(call.kernel, ()):
                     raise _corrupt(f"kernel {call.kernel} has no function {stage.symbol!r}")
+                if isinstance(stage, Launch) and any(
+                    not 0 <= matrix.buffer < len(call.buffers) for matrix in stage.matrices
+                ):
+                    raise _corrupt(f"kernel {call.kernel} has a matrix without a buffer")
                 if isinstance(stage, Launch) and not stage.is_possible:
                     raise _corrupt(f"kernel {call.kernel} is launched with an impossible block")
             for name in (*call.buffers, *(guard.condition for guard in call.guards)):

@@ -35,6 +35,7 @@ _CLASSES: dict[str, Any] = {
         program.TensorSpec,
         program.StageCall,
         program.Launch,
+        program.Matrix,
         program.Guard,
         program.KernelCall,
         program.Extent,

@@ -78,6 +78,24 @@ class StageCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A float16 matrix that a GPU's copy engine fetches boxes of: ``box`` rows by 64 columns.
+
+    Attributes:
+        buffer: number of the kernel's buffer that it lies in.
+        offset: elements before it.
+        stride: elements from a row to the next one.
+    """
+
+    buffer: int
+    offset: Dim
+    rows: Dim
+    columns: Dim
+    stride: Dim
+    box: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One function of a kernel on a GPU.
 
@@ -87,6 +105,7 @@ class Launch:
         threads: of a block.
         shared_bytes: dynamic shared memory of a block.
         checked: whether it checks indices that it reads, and so may report one.
+        matrices: of which the function gets a map each, after its other parameters.
     """
 
     symbol: str
@@ -94,6 +113,7 @@ class Launch:
     threads: int
     shared_bytes: int = 0
     checked: bool = False
+    matrices: tuple[Matrix, ...] = ()
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

@@ -8,61 +8,20 @@ import numpy as np
 import onnx
 import pytest
 
-from tilewright.compiler.build_program import Builder, DraftProgram, DraftSegment
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.narrow import narrow_program
-from tilewright.compiler.object_cache import ObjectCache
 from tilewright.compiler.options import make_options
-from tilewright.compiler.pipeline import Build, lower_model
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.errors import BadOption, BadTarget
-from tilewright.graph.facade import Model
-from tilewright.kernel.interp import interpret
-from tilewright.kernel.ir import Kernel
-from tilewright.lower.context import View
+from unit.compiler.drafts import draft_of, kernels_of, values_of
 from unit.compiler.models import feeds_of, network, normal
 from unit.graph.models import model_of, node, tensor_info
 
 
-def _draft(model: onnx.ModelProto) -> tuple[Builder, DraftProgram, Build]:
-    options = make_options(
-        target="sm_90",
-        cpu=None,
-        precision="fp16",
-        threads=1,
-        dims=None,
-        require=None,
-    )
-    build = Build(options=options, cache=ObjectCache(None))
-    builder, draft = lower_model(Model.load(model, build.log), build)
-    return builder, draft, build
-
-
-def _segment(draft: DraftProgram) -> DraftSegment:
-    (step,) = [step for step in draft.steps if isinstance(step, DraftSegment)]
-    return step
-
-
-def _kernels(draft: DraftProgram) -> list[Kernel]:
-    return [item for item in _segment(draft).items if isinstance(item, Kernel)]
-
-
-def _values(draft: DraftProgram, constants: Any, feeds: Any, sizes: Any) -> dict[str, Any]:
-    """Every value of a draft, by the interpreter."""
-    found = {**constants, **feeds}
-    for item in _segment(draft).items:
-        if isinstance(item, View):
-            shape = [dim.evaluate(sizes) for dim in item.target.shape]
-            found[item.target.name] = found[item.source.name].reshape(shape)
-        else:
-            found.update(interpret(item, {b.name: found[b.name] for b in item.inputs}, sizes))
-    return found
-
-
 def test_values_inside_are_narrow_and_outputs_are_not() -> None:
-    builder, draft, build = _draft(network())
+    builder, draft, build = draft_of(network())
     narrow_program(draft, builder.constants, build.log)
-    types = {b.name: b.dtype for kernel in _kernels(draft) for b in kernel.buffers}
+    types = {b.name: b.dtype for kernel in kernels_of(draft) for b in kernel.buffers}
     assert types["x"] is FLOAT32
     assert types["y"] is FLOAT32
     assert types["r"] is FLOAT32
@@ -75,11 +34,11 @@ def test_values_inside_are_narrow_and_outputs_are_not() -> None:
 
 def test_the_result_is_the_same_but_for_rounding() -> None:
     feeds, sizes = feeds_of(), {"batch": 2, "height": 6}
-    builder, draft, build = _draft(network())
-    exact = _values(draft, builder.constants, feeds, sizes)["y"]
+    builder, draft, build = draft_of(network())
+    exact = values_of(draft, builder.constants, feeds, sizes)["y"]
     narrow_program(draft, builder.constants, build.log)
     channels_last_program(draft, builder.constants, build.log)
-    found = _values(draft, builder.constants, feeds, sizes)["y"]
+    found = values_of(draft, builder.constants, feeds, sizes)["y"]
     np.testing.assert_allclose(found, exact, rtol=1e-2, atol=1e-3)
     assert not np.array_equal(found, exact)
 
@@ -99,10 +58,10 @@ def _two_convolutions(first: Any) -> onnx.ModelProto:
 
 
 def test_channels_of_values_between_convolutions_are_last() -> None:
-    builder, draft, build = _draft(_two_convolutions(normal(4, 3, 3, 3)))
+    builder, draft, build = draft_of(_two_convolutions(normal(4, 3, 3, 3)))
     narrow_program(draft, builder.constants, build.log)
     channels_last_program(draft, builder.constants, build.log)
-    shapes = {b.name: b.shape for kernel in _kernels(draft) for b in kernel.buffers}
+    shapes = {b.name: b.shape for kernel in kernels_of(draft) for b in kernel.buffers}
     names = {name: [dim.const for dim in shape] for name, shape in shapes.items()}
     assert [1, 6, 6, 4] in names.values()
     assert names["x"] == [1, 3, 6, 6]
@@ -114,9 +73,9 @@ def test_channels_of_values_between_convolutions_are_last() -> None:
 def test_weights_beyond_float16_stay_wide() -> None:
     large = normal(4, 3, 3, 3)
     large[0, 0, 0, 0] = 1e6
-    builder, draft, build = _draft(_two_convolutions(large))
+    builder, draft, build = draft_of(_two_convolutions(large))
     narrow_program(draft, builder.constants, build.log)
-    types = {b.name: b.dtype for kernel in _kernels(draft) for b in kernel.buffers}
+    types = {b.name: b.dtype for kernel in kernels_of(draft) for b in kernel.buffers}
     assert types["w"] is FLOAT32
     refused = [d for d in build.log.entries if d.stage == "precision" and d.subject == "w"]
     assert refused[0].rejected == (("float16", "a weight is 1e+06, float16 ends at 65504"),)

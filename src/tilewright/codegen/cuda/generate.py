@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from tilewright.codegen.cuda.deep_tile import DeepTile
 from tilewright.codegen.cuda.layout import layout_of
-from tilewright.codegen.cuda.plan import Draft
+from tilewright.codegen.cuda.plan import Draft, Shape
 from tilewright.codegen.cuda.scalar import unsupported
 from tilewright.codegen.cuda.tactics import Choice, choose
+from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.core.errors import UnsupportedOp
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Kernel, walk
@@ -49,8 +51,18 @@ class GeneratedKernel:
     stages: tuple[GeneratedStage, ...]
 
 
-def generate(kernel: Kernel, disabled: Collection[str] = ()) -> GeneratedKernel:
+def generate(
+    kernel: Kernel,
+    disabled: Collection[str] = (),
+    *,
+    constants: Collection[str] = (),
+    clusters: bool = False,
+    tile: DeepTile | TmaTile | None = None,
+) -> GeneratedKernel:
     """Generates every stage with the first tactic that fits.
+
+    Args:
+        constants, clusters, tile: as for ``Draft``.
 
     Raises:
         UnsupportedOp: a type has no CUDA code.
@@ -58,20 +70,43 @@ def generate(kernel: Kernel, disabled: Collection[str] = ()) -> GeneratedKernel:
     _check_types(kernel)
     nests = [prepare(kernel, stage) for stage in kernel.stages]
     layout = layout_of(kernel)
-    choices = [choose(Draft(kernel=kernel, nest=nest, layout=layout), disabled) for nest in nests]
-    parts = [prelude("prelude.cuh")]
-    if any(choice.shape.shared_bytes for choice in choices):
-        parts.append(prelude("tensor_core.cuh"))
+    known = frozenset(constants)
+    choices = [
+        choose(
+            Draft(
+                kernel=kernel,
+                nest=nest,
+                layout=layout,
+                constants=known,
+                clusters=clusters,
+                tile=tile,
+            ),
+            disabled,
+        )
+        for nest in nests
+    ]
+    shapes = [choice.shape for choice in choices]
+    names = dict.fromkeys(name for shape in shapes for name in shape.preludes)
+    parts = [prelude(name) for name in ("prelude.cuh", *names)]
+    parts += dict.fromkeys(shape.support for shape in shapes)
     for number, (nest, choice) in enumerate(zip(nests, choices, strict=True)):
-        head = f'extern "C" __global__ void __launch_bounds__({choice.shape.threads})'
-        signature = f"{head} stage_{number}({layout.parameters(kernel, nest)})"
-        parts.append("\n".join([f"{signature} {{", "  tw_begin();", *choice.lines, "}\n"]))
+        maps = [f"const __grid_constant__ TwMap map{k}" for k in range(len(choice.shape.matrices))]
+        parameters = ", ".join([layout.parameters(kernel, nest), *maps])
+        signature = f"{_head(choice.shape)} stage_{number}({parameters})"
+        begin = ["  tw_release();"] if choice.shape.releases else []
+        begin += [] if choice.shape.begins else ["  tw_begin();"]
+        parts.append("\n".join([f"{signature} {{", *begin, *choice.lines, "}\n"]))
     return GeneratedKernel(
         text="\n".join(parts),
         buffers=tuple(layout.buffers),
         dims=tuple(layout.dims),
         stages=tuple(_stage(number, choice) for number, choice in enumerate(choices)),
     )
+
+
+def _head(shape: Shape) -> str:
+    cluster = f" __cluster_dims__({shape.cluster}, 1, 1)" if shape.cluster > 1 else ""
+    return f'extern "C" __global__ void __launch_bounds__({shape.threads}){cluster}'
 
 
 @cache
@@ -88,6 +123,7 @@ def _stage(number: int, choice: Choice) -> GeneratedStage:
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
         checked=any(_CHECK in line for line in choice.lines),
+        matrices=shape.matrices,
     )
     return GeneratedStage(launch=launch, tactic=shape.tactic, refused=choice.refused)
 

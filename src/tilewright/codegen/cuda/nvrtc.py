@@ -19,6 +19,7 @@ from tilewright.codegen.cuda.target import CudaTarget
 from tilewright.core.errors import BadTarget, InternalError
 
 Progress = Callable[[str, int, int], None]
+_OWN = {"sm_90": "sm_90a"}  # instructions that no newer architecture has
 _OPTIONS = ("-std=c++17", "--ptxas-options=-v", "-diag-suppress=177")
 _USAGE = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
@@ -60,10 +61,21 @@ def compiler_version() -> str:
 def compile_text(text: str, arch: str) -> Compiled:
     """Compiles CUDA C++ for one architecture.
 
+    Machine code may use what only this architecture has (``sm_90a``); the PTX runs on newer ones.
+
     Raises:
         BadTarget: the compiler is not installed, or does not know the architecture.
         InternalError: the text is wrong.
     """
+    own = _OWN.get(arch)
+    cubin, ptx, log = _compile(text, own or arch)
+    if own is not None:
+        _, ptx, _ = _compile(text, arch.replace("sm_", "compute_"))
+    return Compiled(cubin=cubin, ptx=ptx, usage=_usage(log))
+
+
+def _compile(text: str, arch: str) -> tuple[bytes, bytes, str]:
+    """Machine code (none for a virtual architecture), PTX and the assembler's report."""
     nvrtc = _nvrtc()
     (program,) = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     options = [option.encode() for option in (f"-arch={arch}", *_OPTIONS)]
@@ -76,10 +88,11 @@ def compile_text(text: str, arch: str) -> Compiled:
         )
     if int(failed):
         raise InternalError(f"generated CUDA C++ does not compile for {arch}: {log[:2000]}")
-    cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    is_real = arch.startswith("sm_")
+    cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN) if is_real else b""
     ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     _checked(nvrtc.nvrtcDestroyProgram(program))
-    return Compiled(cubin=cubin, ptx=ptx, usage=_usage(log))
+    return cubin, ptx, log
 
 
 def compile_all(

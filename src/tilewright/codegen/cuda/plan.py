@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.codegen.cuda.deep_tile import DeepTile
 from tilewright.codegen.cuda.layout import Layout
+from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Expr, Kernel
 from tilewright.kernel.nest import Nest
+from tilewright.runtime.program import Matrix
 
 ONE = Dim.of(1)
 
@@ -25,12 +28,24 @@ class Shape:
         grid: blocks along x, y, z.
         threads: of a block.
         shared_bytes: dynamic shared memory of a block.
+        cluster: neighbouring blocks that read each other's shared memory.
+        releases: the next kernel may be launched when this one's last block is. Short blocks
+            that need most of the GPU would wait for room behind blocks that only wait.
+        begins: its code waits for the kernel before it (``tw_begin``) by itself.
+        preludes, support: C++ that its code needs.
+        matrices: what the copy engine fetches from, parameters ``map0``, ``map1`` of its code.
     """
 
     tactic: str
     grid: tuple[Dim, Dim, Dim]
     threads: int
     shared_bytes: int = 0
+    cluster: int = 1
+    releases: bool = False
+    begins: bool = False
+    preludes: tuple[str, ...] = ()
+    support: str = ""
+    matrices: tuple[Matrix, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +58,20 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A stage of a kernel before a tactic is chosen."""
+    """A stage of a kernel before a tactic is chosen.
+
+    Attributes:
+        constants: buffers that no kernel writes.
+        clusters: all GPUs that the code is for have clusters of blocks.
+        tile: blocks of a product, where they are not to be chosen by formula.
+    """
 
     kernel: Kernel
     nest: Nest
     layout: Layout
+    constants: frozenset[str] = frozenset()
+    clusters: bool = False
+    tile: DeepTile | TmaTile | None = None
 
     def varies_with(self, expr: Expr) -> frozenset[str]:
         """The merged axes that change a value; an axis of one point, merged into any, does not."""

@@ -148,6 +148,11 @@ TW_FN s64 tw_checked(s64 i, s64 n, int* status, int call) {
   return 0;
 }
 
+// Neighbours that are read and written together.
+template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) TwPack {
+  T v[N];
+};
+
 // --- floats
 
 template <class T> TW_FN T tw_min(T a, T b) { return a < b || a != a ? a : b; }
@@ -168,6 +173,28 @@ TW_FN float tw_sigmoid(float x) {
 TW_FN double tw_sigmoid(double x) {
   double d = exp(-fabs(x));
   return (x >= 0 ? 1.0 : d) / (1.0 + d);
+}
+#ifdef __CUDACC__
+TW_FN float tw_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TW_FN float tw_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+// Within 1e-6 of erf (Abramowitz and Stegun 7.1.26), for results that are rounded to 16 bits.
+TW_FN float tw_rough_erf(float x) {
+  float a = fabsf(x), t = tw_reciprocal(1.0f + 0.3275911f * a);
+  float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f +
+            t * 1.061405429f))));
+  return copysignf(1.0f - p * tw_exp2(-1.4426950408889634f * a * a), x);
+}
+TW_FN float tw_rough_gelu(float x) {
+  return 0.5f * x * (1.0f + tw_rough_erf(x * 0.70710678118654752f));
 }
 TW_FN float tw_modulo(float a, float b) {
   float m = fmodf(a, b);

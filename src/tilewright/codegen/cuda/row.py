@@ -11,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from tilewright.codegen.cuda import vector
 from tilewright.codegen.cuda.plan import ONE, Draft, Refusal, Shape
-from tilewright.codegen.cuda.scalar import c_type
+from tilewright.codegen.cuda.scalar import COMBINE, c_type, literal
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim, product
-from tilewright.kernel.ir import Axis, Expr, Load, Reduce, walk
+from tilewright.kernel.ir import Axis, Expr, Load, Reduce, identity_of, walk
 
 _BLOCK = 256
 _WARP = 32
 _ROWS_OF_WARPS = 4
+_FEW_ROWS = 4096  # so few are spread over the multiprocessors, one a block
 _FEW = 16  # of a shorter row, a thread takes all
 _MANY = 1024  # of a longer row, a block takes all
+_UNROLLED = 8  # rounds whose reads are under way together
 _COLUMNS = 4096  # so many neighbouring rows keep the GPU busy with a thread each
 
 
@@ -109,10 +112,11 @@ def _write(
     count = product(axis.extent for axis in rows)
     kind = writer.index_type(count + _BLOCK)
     if threads == _WARP:
-        block = _WARP * _ROWS_OF_WARPS
-        number = f"({kind})blockIdx.x * {_ROWS_OF_WARPS} + threadIdx.x / 32"
+        together = 1 if count.is_const and count.const < _FEW_ROWS else _ROWS_OF_WARPS
+        block = _WARP * together
+        number = f"({kind})blockIdx.x * {together} + threadIdx.x / 32"
         writer.line(f"const int lane = threadIdx.x % 32; const {kind} row = {number};")
-        grid = count.ceildiv(_ROWS_OF_WARPS)
+        grid = count.ceildiv(together)
     else:
         block, grid = threads, count
         writer.line(f"const int lane = threadIdx.x; const {kind} row = blockIdx.x;")
@@ -120,14 +124,17 @@ def _write(
     writer.decode("row", [(axis.name, axis.extent) for axis in rows])
     for node in reductions:
         _reduce(draft, writer, node, threads)
-    if inner:
+    if inner and len(inner) == 1 and vector.refusal(writer, inner[0]) is None:
+        with _packed(writer, inner[0], threads) as base:
+            vector.write_points(writer, inner[0].name, base, _known(writer, reductions))
+    elif inner:
         with _strided(writer, inner, threads):
             writer.stores()
     else:
         with writer.block("if (lane == 0)"):
             writer.stores()
     name = f"row(threads={threads})"
-    return Shape(tactic=name, grid=(grid, ONE, ONE), threads=block)
+    return Shape(tactic=name, grid=(grid, ONE, ONE), threads=block, releases=True)
 
 
 @contextmanager
@@ -139,8 +146,36 @@ def _strided(writer: Writer, axes: list[Axis], threads: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _packed(writer: Writer, axis: Axis, threads: int) -> Iterator[str]:
+    """A loop in which each thread takes every ``threads``-th pack of neighbours."""
+    count, base = (axis.extent // vector.WIDTH).const, writer.name("base")
+    rounds = count // threads
+    with writer.positions():
+        if count % threads == 0 and rounds <= _UNROLLED:
+            writer.line("#pragma unroll")
+            head = f"for (int k = 0; k < {rounds}; ++k)"
+            first = f"(k * {threads} + lane)"
+        else:
+            head, first = f"for (int k = lane; k < {count}; k += {threads})", "k"
+        with writer.block(head):
+            writer.line(f"const int {base} = {first} * {vector.WIDTH};")
+            yield base
+
+
+def _known(writer: Writer, reductions: list[Reduce]) -> dict[Expr, str]:
+    """The results of the row."""
+    return {node: writer.value(node) for node in reductions}
+
+
 def _reduce(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:
     axes = draft.nest.reduce_axes[id(node)]
+    if _is_packed(writer, node, axes):
+        total = _reduce_packed(writer, node, axes[0], threads)
+        kind = c_type(node.dtype)
+        text = f"tw_reduce_{node.combiner}<{kind}, {threads // 32}>({total})"
+        writer.known_as(node, writer.define(kind, text))
+        return
     flat = Axis(writer.name("flat"), product(axis.extent for axis in axes))
 
     @contextmanager
@@ -152,3 +187,26 @@ def _reduce(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:
     kind = c_type(node.dtype)
     text = f"tw_reduce_{node.combiner}<{kind}, {threads // 32}>({total})"
     writer.known_as(node, writer.define(kind, text))
+
+
+def _is_packed(writer: Writer, node: Reduce, axes: tuple[Axis, ...]) -> bool:
+    """Whether what a reduction reads lies side by side along its one axis."""
+    if len(axes) != 1 or not axes[0].extent.is_const or axes[0].extent.const % vector.WIDTH:
+        return False
+    forms = [writer.nest.loads.get(id(n)) for n in writer.always(node.body).values()]
+    return any(form is not None and vector.is_aligned(form, axes[0].name) for form in forms)
+
+
+def _reduce_packed(writer: Writer, node: Reduce, axis: Axis, threads: int) -> str:
+    """A thread's share of a reduction, a pack at a time, points of a pack in order."""
+    kind = c_type(node.dtype)
+    start = literal(identity_of(node.combiner, node.dtype), node.dtype)
+    total = writer.name("acc")
+    writer.line(f"{kind} {total} = {start};")
+    with _packed(writer, axis, threads) as base:
+        writer.position[axis.name] = base
+        packs = vector.load_packs(writer, axis.name, [node.body])
+        with vector.each_point(writer, axis.name, base, packs):
+            value = writer.value(node.body)
+            writer.line(f"{total} = {COMBINE[node.combiner]}<{kind}>({total}, {value});")
+    return total

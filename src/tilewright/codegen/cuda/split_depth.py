@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.codegen.cuda.contraction import FEW, Sizes, sizes_of
+from tilewright.codegen.cuda.operands import FEW, Sizes, sizes_of
 from tilewright.codegen.cuda.tile import best_tile
 from tilewright.core.dtypes import FLOAT32, INT64
 from tilewright.core.shape import Dim

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tilewright.codegen.cuda.attention import attention
 from tilewright.codegen.cuda.contraction import contraction
+from tilewright.codegen.cuda.pack import pack
 from tilewright.codegen.cuda.plan import Draft, Shape
 from tilewright.codegen.cuda.point import point
 from tilewright.codegen.cuda.row import row
 from tilewright.core.errors import InternalError
 
-TACTICS = (contraction, row, point)
-OPTIONAL = ("tensor_core", "row", "split_depth")
+TACTICS = (attention, contraction, pack, row, point)
+OPTIONAL = ("attention", "tensor_core", "tma", "deep", "pack", "row", "split_depth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewright.core.errors import BadTarget
 
 KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+_CLUSTERS = 90  # the first architecture with clusters of blocks
 _DEFAULT = ("sm_80", "sm_90", "sm_100")
 
 
@@ -27,6 +28,11 @@ class CudaTarget:
     @property
     def name(self) -> str:
         return "+".join(self.archs)
+
+    @property
+    def clusters(self) -> bool:
+        """Whether blocks of a cluster can read each other's memory on all of them."""
+        return all(int(arch[3:]) >= _CLUSTERS for arch in self.archs)
 
 
 def is_cuda(name: object) -> bool:

@@ -7,6 +7,11 @@ TW_FN u32 tw_shared_address(const void* p) { return (u32)__cvta_generic_to_share
 TW_FN void tw_copy8(u16* to, const u16* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(tw_shared_address(to)), "l"(from));
 }
+// 16 bytes of global memory, or zeros; the address must be a valid one in either case.
+TW_FN void tw_copy8_if(u16* to, const u16* from, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(tw_shared_address(to)),
+               "l"(from), "r"(wanted ? 16 : 0));
+}
 TW_FN void tw_commit() { asm volatile("cp.async.commit_group;"); }
 template <int LEFT> TW_FN void tw_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
 template <bool TRANSPOSE> TW_FN void tw_matrices4(u32* r, const u16* p) {
@@ -38,6 +43,21 @@ TW_FN void tw_zero8(u16* to) {
   u64* words = (u64*)to;
   words[0] = 0;
   words[1] = 0;
+}
+
+// The 4 lanes that share a row of sums hold 2 columns of each block of 8; they swap them, so that
+// each has 4 times 2 columns of one block.
+TW_FN void tw_swap_columns(float (&v)[8]) {
+#pragma unroll
+  for (int mask = 1; mask < 4; mask *= 2)
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (k / 2 & mask) continue;
+      bool high = threadIdx.x & mask;
+      float got = tw_across(high ? v[k] : v[k + 2 * mask], mask);
+      v[k] = high ? got : v[k];
+      v[k + 2 * mask] = high ? v[k + 2 * mask] : got;
+    }
 }
 
 // The indices on the axes that a row, a column or a depth stands for.
@@ -154,7 +174,6 @@ struct TwTile {
     }
     tw_wait<0>();
     __syncthreads();
-    tw_release();
     finish(m0, n0, M, N, wm, wn, wk, lane, sums, store);
   }
 

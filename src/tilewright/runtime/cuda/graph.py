@@ -15,6 +15,7 @@ from tilewright.runtime.cuda.driver import bindings, check
 from tilewright.runtime.cuda.lanes import Lanes
 from tilewright.runtime.cuda.modules import Modules
 from tilewright.runtime.cuda.plan import Step
+from tilewright.runtime.cuda.tensor_map import tensor_map
 from tilewright.runtime.cuda.timing import times_us
 
 Addresses = Mapping[str, int]
@@ -70,12 +71,14 @@ class Launcher:
             step.step,
             addresses[STATUS],
             step.number,
+            *(tensor_map(m, addresses[step.buffers[m.buffer]]) for m in step.launch.matrices),
         )
         kinds = (
             *([ctypes.c_void_p] * len(step.buffers)),
             *([ctypes.c_longlong] * (len(step.dims) + 1)),
             ctypes.c_void_p,
             ctypes.c_int,
+            *([None] * len(step.launch.matrices)),
         )
         return values, kinds
 

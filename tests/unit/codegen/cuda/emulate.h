@@ -12,7 +12,7 @@
 #define __shared__ static
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
-alignas(128) static unsigned char tw_shared[256 * 1024];
+alignas(1024) static unsigned char tw_shared[256 * 1024];
 
 struct Fiber {
   ucontext_t context;
@@ -91,6 +91,18 @@ static void tw_copy8(unsigned short* to, const unsigned short* from) {
   if ((uintptr_t)from % 16 || (uintptr_t)to % 16) __builtin_trap();
   memcpy(to, from, 16);
 }
+static void tw_copy8_if(unsigned short* to, const unsigned short* from, bool wanted) {
+  if (wanted) return tw_copy8(to, from);
+  if ((uintptr_t)to % 16) __builtin_trap();
+  memset(to, 0, 16);
+}
+static float tw_exp2(float x) { return exp2f(x); }
+static float tw_reciprocal(float x) { return 1 / x; }
+static unsigned tw_half2(float low, float high) {
+  return tw_float_to_half(low) | (unsigned)tw_float_to_half(high) << 16;
+}
+static void tw_fence_copies() {}
+static uintptr_t tw_shared_address(const void* p) { return (uintptr_t)p; }
 static void tw_commit() {}
 template <int LEFT> static void tw_wait() {}
 static const unsigned short* rows_of[1024];

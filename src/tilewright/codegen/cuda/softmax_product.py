@@ -1,0 +1,150 @@
+"""What attention is as one expression.
+
+    out[.., i, .., d] = f(sum_j w(j) * v[j, d])
+    w(j) = exp(s(j) - max_j s) / sum_j exp(s(j) - max_j s)
+    s(j) = g(sum_c q[i, c] * k[j, c], ..), where w may be guarded: isnan(w) ? 0 : w
+Input -> Output: the value of a store -> its parts, or why it is something else.
+Guarantees: the three scores are the same but for the axis of keys.
+Not here: accesses and code (attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.kernel.ir import (
+    Axis,
+    AxisVar,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Reduce,
+    walk,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxProduct:
+    """The parts: ``scores`` is a function of ``products`` and of the axis of ``total``."""
+
+    total: Reduce
+    scores: Expr
+    products: Reduce
+    q: Load
+    k: Load
+    v: Load
+    guarded: bool
+
+    @property
+    def keys(self) -> Axis:
+        """The axis that the softmax runs along."""
+        return self.total.axes[0]
+
+
+def softmax_product(value: Expr) -> SoftmaxProduct | str:
+    """The parts of a value, or what it lacks."""
+    for node in walk(value):
+        if isinstance(node, Reduce) and node.combiner == "sum" and len(node.axes) == 1:
+            found = _weighted(node)
+            if not isinstance(found, str):
+                return found
+    return "no sum of values that a softmax weighs"
+
+
+def _weighted(node: Reduce) -> SoftmaxProduct | str:
+    body = node.body
+    if not isinstance(body, Call) or body.op != "mul":
+        return "no product"
+    for first, second in (body.args, body.args[::-1]):
+        v = _half(second)
+        rounded = first.arg if isinstance(first, Cast) else None
+        if v is None or not isinstance(rounded, Cast) or rounded.dtype is not FLOAT16:
+            continue
+        if rounded.arg.dtype is FLOAT32:
+            return _softmax(node, rounded.arg, v)
+    return "the weights are not rounded to float16"
+
+
+def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
+    guarded, weight = _unguarded(weight)
+    if not isinstance(weight, Call) or weight.op != "div":
+        return "the weights are no quotients"
+    above, below = weight.args
+    if not isinstance(below, Reduce) or below.combiner != "sum" or len(below.axes) != 1:
+        return "the weights are not divided by their sum"
+    keys = node.axes[0]
+    if not _alike(above, below.body, {keys.name: below.axes[0].name}):
+        return "the weights are not divided by their sum"
+    if not isinstance(above, Call) or above.op != "exp" or not isinstance(above.args[0], Call):
+        return "the weights are no exponentials"
+    difference = above.args[0]
+    if difference.op != "sub" or not isinstance(difference.args[1], Reduce):
+        return "the exponents are not relative to a maximum"
+    scores, highest = difference.args
+    if not isinstance(highest, Reduce) or highest.combiner != "max" or len(highest.axes) != 1:
+        return "the exponents are not relative to a maximum"
+    if not _alike(scores, highest.body, {keys.name: highest.axes[0].name}):
+        return "the maximum is of other scores"
+    products = [part for part in walk(scores) if isinstance(part, Reduce)]
+    if len(products) != 1 or products[0].combiner != "sum" or len(products[0].axes) != 1:
+        return "the scores are not of one product"
+    factors = products[0].body
+    if not isinstance(factors, Call) or factors.op != "mul":
+        return "the scores are not of one product"
+    q, k = (_half(part) for part in factors.args)
+    if q is None or k is None:
+        return "queries or keys are not stored as float16"
+    if keys.name in q.free_axes:
+        q, k = k, q
+    return SoftmaxProduct(
+        total=node, scores=scores, products=products[0], q=q, k=k, v=v, guarded=guarded
+    )
+
+
+def _half(node: Expr) -> Load | None:
+    if isinstance(node, Cast) and node.arg.dtype is FLOAT16 and isinstance(node.arg, Load):
+        return node.arg
+    return None
+
+
+def _unguarded(weight: Expr) -> tuple[bool, Expr]:
+    if isinstance(weight, Call) and weight.op == "select":
+        test, then, other = weight.args
+        is_zero = isinstance(then, Const) and float(then.value) == 0
+        if is_zero and isinstance(test, Call) and test.op == "isnan" and test.args[0] is other:
+            return True, other
+    return False, weight
+
+
+def _alike(left: Expr, right: Expr, names: Mapping[str, str]) -> bool:
+    """Whether two expressions are equal but for names of axes."""
+    if type(left) is not type(right) or left.dtype is not right.dtype:
+        return False
+    if isinstance(left, AxisVar) and isinstance(right, AxisVar):
+        return names.get(left.name, left.name) == right.name
+    if not left.children:
+        return left is right
+    if _label(left) != _label(right):
+        return False
+    if isinstance(left, Reduce) and isinstance(right, Reduce):
+        pairs = zip(left.axes, right.axes, strict=True)
+        names = {**names, **{a.name: b.name for a, b in pairs}}
+    return all(_alike(a, b, names) for a, b in zip(left.children, right.children, strict=True))
+
+
+def _label(node: Expr) -> object:
+    """What a node is besides its type and operands."""
+    match node:
+        case Load():
+            return node.buffer
+        case Call():
+            return node.op
+        case Cast():
+            return node.saturate, node.bits
+        case Reduce():
+            return node.combiner, [axis.extent for axis in node.axes]
+    return None

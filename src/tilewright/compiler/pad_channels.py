@@ -1,0 +1,154 @@
+"""Pad the few channels of an input image with zeros, so that they are copied 8 at a time.
+
+    x[n, h, w, c < 3], sum over kh, kw, c < 3   ->   x[n, h, w, c < 8], sum over kh, kw, c < 8
+Input -> Output: a fused draft, edited in place; weights join the constants again, padded alike.
+Requires: float16 and channels last; an image that a kernel copies from outside of the segment.
+Guarantees: what is computed does not change: products with zeros are added.
+Not here: the layout (channels_last).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.core.dtypes import FLOAT16
+from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import (
+    AxisVar,
+    Buffer,
+    Cast,
+    Expr,
+    Kernel,
+    Load,
+    Reduce,
+    Stage,
+    Store,
+    constant,
+    load,
+    reduce_axes,
+    select,
+    walk,
+)
+from tilewright.kernel.ir import transform as rewrite
+from tilewright.lower.context import View
+
+Array = npt.NDArray[Any]
+_CHUNK = 8
+_SUFFIX = "$padded"
+
+
+def pad_channels_program(
+    program: DraftProgram, constants: dict[str, Array], log: DecisionLog
+) -> None:
+    """Pads in every segment, those of sub-programs too."""
+    for step in program.steps:
+        if isinstance(step, DraftSegment):
+            _segment(step, constants, log)
+        elif isinstance(step, DraftControl):
+            for inner in step.programs.values():
+                pad_channels_program(inner, constants, log)
+
+
+def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
+    kernels = [item for item in step.items if isinstance(item, Kernel)]
+    viewed = {item.source.name for item in step.items if isinstance(item, View)}
+    for copy in kernels:
+        image = copy.outputs[0] if _is_copy(copy) else None
+        if image is None or image.name in viewed or image.name in step.keep:
+            continue
+        if not image.shape[-1].is_const or image.shape[-1].const >= _CHUNK:
+            continue
+        readers = [k for k in kernels if any(b.name == image.name for b in k.inputs)]
+        weights = [_weight(kernel, image, constants) for kernel in readers]
+        if not readers or not all(weights):
+            continue
+        for name in weights:
+            array = constants[name]
+            missing = _CHUNK - array.shape[-1]
+            constants[name + _SUFFIX] = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+        names = {image.name, *weights}
+        made = {id(copy): _padded_copy(copy)}
+        made |= {id(kernel): _padded(kernel, names) for kernel in readers}
+        step.items = [made.get(id(item), item) for item in step.items]
+        log.add("layout", copy.name, f"{image.shape[-1]} channels of {image.name} padded to 8")
+
+
+def _is_copy(kernel: Kernel) -> bool:
+    """Whether a kernel rounds what is outside of the segment to float16, element by element."""
+    if not kernel.is_pure or kernel.outputs[0].dtype is not FLOAT16:
+        return False
+    value = kernel.stages[0].stores[0].value
+    is_rounded = isinstance(value, Cast) and isinstance(value.arg, Load)
+    return is_rounded and len(kernel.outputs[0].shape) >= 3
+
+
+def _weight(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> str:
+    """The weight whose last dim is summed together with the image's; nothing if there is none."""
+    found: set[str] = set()
+    for node in walk(*kernel.roots):
+        if not isinstance(node, Reduce) or node.combiner != "sum":
+            continue
+        last = node.axes[-1].name
+        parts = [part for part in walk(node.body) if isinstance(part, Load)]
+        if not any(part.buffer == image.name for part in parts):
+            continue
+        for part in parts:
+            index = part.index[-1]
+            along = isinstance(index, AxisVar) and index.name == last
+            alone = all(last not in other.free_axes for other in part.index[:-1])
+            if not (along and alone and part.dtype is FLOAT16):
+                return ""
+            if part.buffer in constants:
+                found.add(part.buffer)
+            elif part.buffer != image.name:
+                return ""
+    outside = sum(
+        isinstance(n, Load) and n.buffer in {image.name, *found} for n in walk(*kernel.roots)
+    )
+    return found.pop() if len(found) == 1 and outside == 2 and kernel.steps is None else ""
+
+
+def _grown(buffer: Buffer) -> Buffer:
+    shape = (*buffer.shape[:-1], Dim.of(_CHUNK))
+    return replace(buffer, name=buffer.name + _SUFFIX, shape=shape)
+
+
+def _padded_copy(copy: Kernel) -> Kernel:
+    (stage,), (image,) = copy.stages, copy.outputs
+    (store,) = stage.stores
+    index = store.index[-1]
+    assert isinstance(index, AxisVar)
+    axes = tuple(
+        replace(axis, extent=Dim.of(_CHUNK)) if axis.name == index.name else axis
+        for axis in stage.axes
+    )
+    value = select(index.lt(image.shape[-1].const), store.value, constant(0.0, FLOAT16))
+    made = Store(image.name + _SUFFIX, store.index, value)
+    return replace(copy, outputs=(_grown(image),), stages=(Stage(axes, (made,)),))
+
+
+def _padded(kernel: Kernel, names: set[str]) -> Kernel:
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in names:
+            return load(node.buffer + _SUFFIX, node.dtype, node.index)
+        if isinstance(node, Reduce) and any(
+            isinstance(part, Load) and part.buffer.removesuffix(_SUFFIX) in names
+            for part in walk(node.body)
+        ):
+            axes = (*node.axes[:-1], replace(node.axes[-1], extent=Dim.of(_CHUNK)))
+            return reduce_axes(node.combiner, axes, node.body)
+        return None
+
+    stages = tuple(
+        replace(s, stores=tuple(x.mapped(lambda root: rewrite(root, rule)) for x in s.stores))
+        for s in kernel.stages
+    )
+    inputs = tuple(_grown(own) if own.name in names else own for own in kernel.inputs)
+    return replace(kernel, inputs=inputs, stages=stages)

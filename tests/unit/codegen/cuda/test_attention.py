@@ -1,0 +1,65 @@
+"""Attention as one function: results, and why other kernels are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.cuda.attention import attention_refusal
+from tilewright.codegen.cuda.generate import generate
+from tilewright.codegen.cuda.nvrtc import compile_text
+from tilewright.kernel.interp import interpret
+from unit.codegen.cpu.kernels import KERNELS
+from unit.codegen.cpu.test_generate import SIZES, fixed
+from unit.codegen.cuda.attentions import ATTENTIONS, attention
+from unit.codegen.cuda.contractions import CONTRACTIONS, feeds_of
+from unit.codegen.cuda.emulate import needs_compiler, run_emulated
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_agrees_with_the_interpreter(name: str) -> None:
+    kernel = ATTENTIONS[name]
+    made, feeds = generate(kernel), feeds_of(kernel)
+    assert made.stages[0].tactic.startswith("attention")
+    found = run_emulated(kernel, feeds, made=made)["out"].astype(np.float64)
+    expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=4e-3, atol=2e-3)
+
+
+@needs_compiler
+def test_a_query_that_sees_no_key_gives_nan_unless_guarded() -> None:
+    for guarded in (False, True):
+        kernel = attention(1, 4, 70, 32, hidden=3, guarded=guarded)
+        out = run_emulated(kernel, feeds_of(kernel), made=generate(kernel))["out"]
+        first = out[:, :, 0]
+        assert (first == 0).all() if guarded else np.isnan(first).all()
+        assert np.isfinite(out[:, :, 1:]).all()
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", ["packed, guarded", "128 wide"])
+def test_attention_compiles(name: str, arch: str) -> None:
+    made = generate(ATTENTIONS[name])
+    compiled = compile_text(made.text, arch)
+    assert compiled.usage["stage_0"].spill_bytes <= 64
+    assert b"mma.sync" in compiled.ptx
+
+
+REFUSALS = {
+    "no sum of values that a softmax weighs": CONTRACTIONS["product"],
+    "rows of 24 elements": attention(1, 8, 8, 24),
+    "rows of 160 elements": attention(1, 8, 8, 160),
+    "an axis is ordered": fixed(KERNELS["running_sum"](), SIZES["odd"]),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_refusals_have_reasons(reason: str) -> None:
+    assert attention_refusal(REFUSALS[reason]) == reason
+
+
+def test_it_can_be_disabled() -> None:
+    made = generate(ATTENTIONS["short"], ["attention"])
+    assert ("attention", "disabled") in made.stages[0].refused

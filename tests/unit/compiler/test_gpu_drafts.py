@@ -1,0 +1,147 @@
+"""What happens to float16 drafts for GPUs: weights by depth, padded channels, joined attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tilewright.compiler.build_program import Builder, DraftProgram
+from tilewright.compiler.channels_last import channels_last_program
+from tilewright.compiler.depth_last import depth_last_program
+from tilewright.compiler.join_attention import join_attention_program
+from tilewright.compiler.narrow import narrow_program
+from tilewright.compiler.pad_channels import pad_channels_program
+from tilewright.compiler.pipeline import Build
+from unit.compiler.drafts import draft_of, kernels_of, values_of
+from unit.compiler.models import normal
+from unit.graph.models import model_of, node, tensor_info
+
+
+def _narrow(model: onnx.ModelProto) -> tuple[Builder, DraftProgram, Build]:
+    builder, draft, build = draft_of(model)
+    narrow_program(draft, builder.constants, build.log)
+    channels_last_program(draft, builder.constants, build.log)
+    return builder, draft, build
+
+
+def _product(second: str) -> onnx.ModelProto:
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="one"),
+        node("Relu", ["m"], ["r"], name="relu"),
+        node("MatMul", ["r", second], ["y"], name="two"),
+    ]
+    weights = {"w": normal(16, 16), "v": normal(16, 24)}
+    return model_of(nodes, inputs=[tensor_info("x", (5, 16))], outputs=["y"], weights=weights)
+
+
+def test_weights_lie_along_the_depth_of_their_sums() -> None:
+    builder, draft, build = _narrow(_product("v"))
+    feeds = {"x": normal(5, 16, seed=3)}
+    before = values_of(draft, builder.constants, feeds)["y"]
+    depth_last_program(draft, builder.constants, build.log)
+    shapes = {b.name: [d.const for d in b.shape] for k in kernels_of(draft) for b in k.inputs}
+    assert shapes["v$float16$depth_last"] == [24, 16]
+    after = values_of(draft, builder.constants, feeds)["y"]
+    np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+def test_weights_that_are_read_elsewhere_stay() -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"], name="one"),
+        node("Add", ["m", "w"], ["y"], name="add"),
+    ]
+    model = model_of(
+        nodes,
+        inputs=[tensor_info("x", (16, 16))],
+        outputs=["y"],
+        weights={"w": normal(16, 16)},
+    )
+    builder, draft, build = _narrow(model)
+    depth_last_program(draft, builder.constants, build.log)
+    assert not any("depth_last" in b.name for k in kernels_of(draft) for b in k.inputs)
+
+
+def test_few_channels_of_an_image_are_padded() -> None:
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("GlobalAveragePool", ["r"], ["y"], name="pool"),
+    ]
+    model = model_of(
+        nodes,
+        inputs=[tensor_info("x", (2, 3, 9, 8))],
+        outputs=["y"],
+        weights={"w": normal(16, 3, 3, 3), "b": normal(16)},
+    )
+    builder, draft, build = _narrow(model)
+    feeds = {"x": normal(2, 3, 9, 8, seed=3)}
+    before = values_of(draft, builder.constants, feeds)["y"]
+    pad_channels_program(draft, builder.constants, build.log)
+    shapes = {b.name: [d.const for d in b.shape] for k in kernels_of(draft) for b in k.inputs}
+    assert shapes["x$copy$padded"] == [2, 9, 8, 8]
+    after = values_of(draft, builder.constants, feeds)["y"]
+    np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-4)
+
+
+def _attention(width: int = 32, *, shared: bool = False, guarded: bool = True) -> onnx.ModelProto:
+    heads, keys = 2, 12
+    scale = np.array(0.2, np.float32)
+    nodes = [
+        *(node("MatMul", [n, "m"], [f"{n}m"], name=f"project_{n}") for n in "qkv"),
+        node("Mul", ["qm", "s"], ["qs"], name="scale_q"),
+        node("Transpose", ["km"], ["kt"], name="transpose_k", perm=[0, 1, 3, 2]),
+        node("Mul", ["kt", "s"], ["ks"], name="scale_k"),
+        node("MatMul", ["qs", "ks"], ["scores"], name="scores"),
+        node("Add", ["scores", "mask"], ["masked"], name="mask"),
+        node("Softmax", ["masked"], ["p"], name="softmax", axis=-1),
+        node("IsNaN", ["p"], ["bad"], name="isnan"),
+        node("Where", ["bad", "zero", "p"], ["w"], name="guard"),
+        node("MatMul", ["w" if guarded else "p", "vm"], ["o"], name="values"),
+        node("Transpose", ["o"], ["t"], name="transpose", perm=[0, 2, 1, 3]),
+        node("Relu", ["t"], ["y"], name="relu"),
+    ]
+    if not guarded:
+        nodes = [n for n in nodes if n.name not in ("isnan", "guard")]
+    shape = (1, heads, keys, width)
+    return model_of(
+        nodes,
+        inputs=[tensor_info(name, shape) for name in "qkv"]
+        + [tensor_info("mask", (1, 1, 1, keys))],
+        outputs=["y", "p"] if shared else ["y"],
+        weights={"s": scale, "zero": np.array(0.0, np.float32), "m": normal(width, width) / 5},
+    )
+
+
+def _attention_feeds(width: int = 32) -> dict[str, Any]:
+    found = {name: normal(1, 2, 12, width, seed=k) for k, name in enumerate("qkv")}
+    mask = np.where(np.arange(12) < 9, 0, -np.inf).astype(np.float32)
+    return {**found, "mask": mask.reshape(1, 1, 1, 12)}
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_kernels_of_attention_are_joined(guarded: bool) -> None:
+    builder, draft, build = _narrow(_attention(guarded=guarded))
+    feeds = _attention_feeds()
+    before = values_of(draft, builder.constants, feeds)["y"]
+    join_attention_program(draft, builder.constants, build.log)
+    names = [kernel.name for kernel in kernels_of(draft)]
+    assert names.count("Attention") == 1
+    assert not {"Softmax", "Add", "Where"} & set(names)
+    after = values_of(draft, builder.constants, feeds)["y"]
+    np.testing.assert_allclose(after, before, rtol=1e-2, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [(_attention(24), "rows of 24 elements"), (_attention(shared=True), "")],
+)
+def test_what_cannot_be_joined_stays(model: onnx.ModelProto, reason: str) -> None:
+    builder, draft, build = _narrow(model)
+    before = [kernel.name for kernel in kernels_of(draft)]
+    join_attention_program(draft, builder.constants, build.log)
+    assert [kernel.name for kernel in kernels_of(draft)] == before
+    said = [d.rejected[0][1] for d in build.log.entries if d.stage == "attention"]
+    assert said == ([reason] if reason else [])
