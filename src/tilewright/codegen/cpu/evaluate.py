@@ -18,7 +18,12 @@ from tilewright.codegen.cpu.frame import Positions, Variant
 from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import load_element
 from tilewright.codegen.cpu.reductions import Reducer
-from tilewright.codegen.cpu.rounding import emit_rounded, rounded_number
+from tilewright.codegen.cpu.rounding import (
+    emit_quotient,
+    emit_rounded,
+    quotient_in,
+    rounded_number,
+)
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import InternalError
@@ -151,11 +156,22 @@ class Evaluator(Positions):
     def _cast(self, expr: Cast, variant: Variant) -> Value:
         number = rounded_number(expr)
         if number is not None:
-            return emit_rounded(self.b, self.value(number, variant))
+            return emit_rounded(self.b, self._limited(number, variant))
         arg = self.value(expr.arg, variant)
         return emit_cast(
             self.b, arg, expr.arg.dtype, expr.dtype, saturate=expr.saturate, bits=expr.bits
         )
+
+    def _limited(self, number: Expr, variant: Variant) -> Value:
+        """A number that is about to be rounded; for that alone a quotient may be mended."""
+        quotient = quotient_in(number) if self.b.target.has_fma else None
+        if quotient is None or not isinstance(quotient.args[1], Const):
+            return self.value(number, variant)
+        top = self.value(quotient.args[0], variant)
+        with self.scope():
+            found = emit_quotient(self.b, top, float(quotient.args[1].value))
+            self.remember(self._key(quotient, variant), found)
+            return self.value(number, variant)
 
     # --- memory ----------------------------------------------------------------------------------
 
