@@ -1,10 +1,11 @@
 """Strassen: matrix products with constant weights by seven products of halves instead of eight.
 
-Input -> Output: one kernel whose sum is a matrix product -> three: sums of quarters of the left
-matrix, seven products, sums of these with the epilogue.
+Input -> Output: one kernel whose sum is a matrix product, or a convolution -> three: sums of
+quarters of the left operand, seven products, sums of these with the epilogue.
     C = A B;  T[p] = sums of A's quarters;  P[p] = T[p] U[p];  C's quarters = sums of P
-Requires: float32, a constant right matrix, even and known numbers of rows, columns and depth
-(``refusal`` says what is missing); applied where the saved multiplications take longer than moving
+    Of a convolution, quarters are halves of channels in windows of halves of the rows.
+Requires: float32, constant weights, even and known numbers of rows, columns and terms (a
+``Refusal`` says what is missing); applied where the saved multiplications take longer than moving
 the sums.
 Guarantees: sums of weights are made in float64 and rounded once; the decision is recorded, as the
 order of sums differs from the model's.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -27,6 +29,7 @@ from tilewright.core.shape import Dim
 from tilewright.kernel.affine import affine
 from tilewright.kernel.ir import (
     Axis,
+    AxisVar,
     Buffer,
     Call,
     Const,
@@ -36,9 +39,11 @@ from tilewright.kernel.ir import (
     Reduce,
     Stage,
     Store,
+    constant,
     dim_value,
     load,
     reduce_axes,
+    select,
     walk,
 )
 from tilewright.lower.reindex import Refusal
@@ -73,20 +78,45 @@ _BACK: Mapping[tuple[int, int], tuple[tuple[int, int], ...]] = {  # (product, si
     (1, 1): ((0, 1), (2, 1), (5, 1), (1, -1)),
 }
 _NUM = len(_LEFT)
-_LEAST = 64  # of depth and columns: below, tiles of halves are not worth a thought
+_LEAST = 64  # of terms and columns: below, tiles of halves are not worth a thought
 # Of one core, for predictions; weights are fetched while others are multiplied.
 _FLOPS_PER_US, _CACHE_BYTES_PER_US, _MEMORY_BYTES_PER_US = 110_000, 100_000, 60_000
+_IMAGE_BYTES_PER_US = 25_000  # where channels lie in blocks, which sums have to gather
 _LEAST_GAIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """A part of the left operand's index: ``stride * axis + step * tap + offset``."""
+
+    position: int
+    axis: Axis
+    stride: int
+    tap: Axis | None
+    step: int
+    offset: int
+
+    def span(self, extent: int) -> int:
+        """Elements that so many windows reach."""
+        taps = 1 if self.tap is None else self.tap.extent.const
+        return self.stride * (extent - 1) + self.step * (taps - 1) + 1
+
+    @property
+    def place(self) -> Expr:
+        """Where a window's element lies from the first one on."""
+        start = self.axis.var * self.stride
+        return start if self.tap is None else start + self.tap.var * self.step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """A matrix product in a kernel: its sum, operands, and the axes that are halved."""
+    """A product in a kernel: its sum, operands, windows, and the axes that are halved."""
 
     kernel: Kernel
     total: Reduce
     data: Load
     weight: Load
+    windows: tuple[_Window, ...]
     row: Axis
     column: Axis
 
@@ -95,30 +125,39 @@ class _Product:
         return self.total.axes[0]
 
     @property
+    def taps(self) -> tuple[Axis, ...]:
+        return self.total.axes[1:]
+
+    @property
     def rows(self) -> tuple[Axis, ...]:
         """The axes of the product but for the columns, in order, the halved one halved."""
         axes = (axis for axis in self.kernel.stages[0].axes if axis.name != self.column.name)
         return tuple(_halved(axis) if axis.name == self.row.name else axis for axis in axes)
 
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Elements of each window's dim that one half of the rows reaches."""
+        extents = {axis.name: axis.extent.const for axis in self.rows}
+        return tuple(window.span(extents[window.axis.name]) for window in self.windows)
+
 
 def apply_strassen(
-    kernel: Kernel,
-    constants: Mapping[str, Array],
-    log: DecisionLog,
+    kernel: Kernel, constants: Mapping[str, Array], log: DecisionLog
 ) -> tuple[list[Kernel], dict[str, Array]]:
-    """Replaces a matrix product for which it pays; else the kernel stays."""
+    """Replaces a product for which it pays; else the kernel stays."""
     found = _match(kernel, constants)
     if isinstance(found, Refusal):
         if found.reason:
             log.add("strassen", "+".join(kernel.sources), "one product", ((NAME, found.reason),))
         return [kernel], {}
     log.add("strassen", "+".join(kernel.sources), f"{NAME}, error up to 1e-5 of the largest")
-    out = kernel.outputs[0].name
-    seven = (Dim.of(_NUM), *(axis.extent for axis in found.rows))
-    depth, column = _halved(found.depth), _halved(found.column)
-    sums = Buffer(f"{out}/strassen.t", FLOAT32, (*seven, depth.extent))
-    products = Buffer(f"{out}/strassen.p", FLOAT32, (*seven, column.extent))
-    weights = Buffer(f"{out}/strassen.u", FLOAT32, (Dim.of(_NUM), depth.extent, column.extent))
+    out, seven = kernel.outputs[0].name, Dim.of(_NUM)
+    depth, column = _halved(found.depth).extent, _halved(found.column).extent
+    spans, rows = map(Dim.of, found.spans), [axis.extent for axis in found.rows]
+    taps = [axis.extent for axis in found.taps]
+    sums = Buffer(f"{out}/strassen.t", FLOAT32, (seven, *spans, depth))
+    products = Buffer(f"{out}/strassen.p", FLOAT32, (seven, *rows, column))
+    weights = Buffer(f"{out}/strassen.u", FLOAT32, (seven, *taps, depth, column))
     kernels = [
         _sums_kernel(found, sums),
         _products_kernel(found, sums, weights, products),
@@ -138,76 +177,110 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Product | Refusal
     if len(sums) != 1 or sums[0].combiner != "sum" or sums[0].dtype is not FLOAT32:
         return Refusal("")
     total = sums[0]
-    if any(axis.extent != Dim.of(1) for axis in total.axes[1:]):
-        return Refusal("")
     if not (isinstance(total.body, Call) and total.body.op == "mul"):
         return Refusal("")
-    loads = [arg for arg in total.body.args if isinstance(arg, Load)]
+    loads = [one for arg in total.body.args if (one := _operand(arg)) is not None]
     if len(loads) != 2 or sum(one.buffer in constants for one in loads) != 1:
         return Refusal("")
     data, weight = sorted(loads, key=lambda one: one.buffer in constants)
-    axes = _halved_axes(kernel, total, data, weight)
-    if isinstance(axes, Refusal):
-        return axes
-    if constants[weight.buffer].size != total.axes[0].extent.const * axes[1].extent.const:
-        return Refusal("its weights are a part of a constant")
+    in_weight = _plain(weight.index, constants[weight.buffer].shape)
+    columns = [axis for axis in kernel.stages[0].axes if axis.name in (in_weight or ())]
+    used = sorted(name for name in in_weight or () if name)
+    if len(columns) != 1 or used != sorted(axis.name for axis in (*total.axes, *columns)):
+        return Refusal("")
+    rows = [axis for axis in kernel.stages[0].axes if axis is not columns[0]]
+    if not all(axis.extent.is_const for axis in (*rows, *columns, *total.axes)):
+        return Refusal("a number of rows or columns is not known")
+    windows = _windows(data, total, rows)
+    if windows is None:
+        return Refusal("")
+    even = [axis for axis in rows if axis.extent.const % 2 == 0 and axis.extent.const > 1]
+    if not even or columns[0].extent.const % 2 or total.axes[0].extent.const % 2:
+        return Refusal("a number of rows, columns or terms is odd")
     found = _Product(
-        kernel=kernel, total=total, data=data, weight=weight, row=axes[0], column=axes[1]
+        kernel=kernel,
+        total=total,
+        data=data,
+        weight=weight,
+        windows=windows,
+        row=even[0],
+        column=columns[0],
     )
     return _unprofitable(found) or found
 
 
-def _halved_axes(
-    kernel: Kernel, total: Reduce, data: Load, weight: Load
-) -> tuple[Axis, Axis] | Refusal:
-    """The axis of rows and that of columns."""
-    depth, *taps = total.axes
-    axes = kernel.stages[0].axes
-    held = [_names(one.index) for one in (data, weight)]
-    if any(names is None for names in held):
-        return Refusal("")
-    in_data, in_weight = ([name for name in names or () if name] for names in held)
-    ones = {axis.name for axis in taps}
-    columns = [axis for axis in axes if axis.name in in_weight]
-    if sorted(set(in_weight) - ones) != sorted({depth.name, *(a.name for a in columns)}):
-        return Refusal("")
-    rows = [axis for axis in axes if axis.name not in in_weight]
-    if len(columns) != 1 or in_data.count(depth.name) != 1:
-        return Refusal("")
-    if sorted(set(in_data) - ones) != sorted({depth.name, *(axis.name for axis in rows)}):
-        return Refusal("")
-    if not all(axis.extent.is_const for axis in (*rows, *columns, depth)):
-        return Refusal("a number of rows or columns is not known")
-    even = [axis for axis in rows if axis.extent.const % 2 == 0 and axis.extent.const > 1]
-    if not even or columns[0].extent.const % 2 or depth.extent.const % 2:
-        return Refusal("a number of rows, columns or terms is odd")
-    return even[0], columns[0]
+def _operand(factor: Expr) -> Load | None:
+    """A load, or one with zeros around it."""
+    if isinstance(factor, Call) and factor.op == "select":
+        otherwise = factor.args[2]
+        if not (isinstance(otherwise, Const) and otherwise.value == 0):
+            return None
+        factor = factor.args[1]
+    return factor if isinstance(factor, Load) else None
 
 
-def _names(index: Sequence[Expr]) -> list[str] | None:
-    """The axis of each part of an index, "" for a constant; None for anything else."""
+def _plain(index: Sequence[Expr], shape: Sequence[int]) -> list[str] | None:
+    """The axes of an index whose parts are axes, "" for the only element of a dim."""
     found: list[str] = []
-    for part in index:
-        form = affine(part)
-        if form.rest or any(factor != Dim.of(1) for factor in form.terms.values()):
+    for part, size in zip(index, shape, strict=True):
+        if isinstance(part, AxisVar):
+            found.append(part.name)
+        elif isinstance(part, Const) and part.value == 0 and size == 1:
+            found.append("")
+        else:
             return None
-        if form.offset != Dim.of(0) and (form.terms or not isinstance(part, Const)):
-            return None
-        found += list(form.terms) or [""]
     return found
+
+
+def _windows(data: Load, total: Reduce, rows: Sequence[Axis]) -> tuple[_Window, ...] | None:
+    """How the left operand is read: the depth by itself, each axis of rows in a window."""
+    by_name = {axis.name: axis for axis in rows}
+    taps = {axis.name: axis for axis in total.axes[1:]}
+    found: list[_Window] = []
+    depths = 0
+    for position, part in enumerate(data.index):
+        form = affine(part)
+        factors = (*form.terms.values(), form.offset)
+        if form.rest or not all(factor.is_const for factor in factors):
+            return None
+        if isinstance(part, AxisVar) and part.name == total.axes[0].name:
+            depths += 1
+            continue
+        if isinstance(part, Const):
+            continue
+        outer = [name for name in form.terms if name in by_name]
+        inner = [name for name in form.terms if name in taps]
+        if len(outer) != 1 or len(inner) > 1 or len(outer) + len(inner) != len(form.terms):
+            return None
+        found.append(
+            _Window(
+                position=position,
+                axis=by_name[outer[0]],
+                stride=form.terms[outer[0]].const,
+                tap=taps[inner[0]] if inner else None,
+                step=form.terms[inner[0]].const if inner else 0,
+                offset=form.offset.const,
+            )
+        )
+    read = [window.axis.name for window in found]
+    moved = [window.tap.name for window in found if window.tap is not None]
+    is_whole = depths == 1 and sorted(read) == sorted(by_name) and sorted(moved) == sorted(taps)
+    positive = all(window.stride > 0 and window.step >= 0 for window in found)
+    return tuple(found) if is_whole and positive else None
 
 
 def _unprofitable(product: _Product) -> Refusal | None:
     """Why it does not pay, by a prediction."""
-    m = prod(axis.extent.const for axis in product.rows) * 2
     k, n = product.depth.extent.const, product.column.extent.const
     if min(k, n) < _LEAST:
         return Refusal(f"{min(k, n)} terms or columns are too few")
-    if product.column.name != product.kernel.stages[0].axes[-1].name:
-        return Refusal("its columns are channels of images, which are stored in blocks")
-    whole_us = 2 * m * n * k / _FLOPS_PER_US
-    moved_us = 4 * 2 * _NUM / 4 * m * (k + n) / _CACHE_BYTES_PER_US
-    weights_us = 4 * (_NUM / 4 - 1) * k * n / _MEMORY_BYTES_PER_US
+    rows = prod(axis.extent.const for axis in product.rows)
+    taps = prod(axis.extent.const for axis in product.taps)
+    is_image = product.column.name != product.kernel.stages[0].axes[-1].name
+    rate = _IMAGE_BYTES_PER_US if is_image else _CACHE_BYTES_PER_US
+    whole_us = 2 * 2 * rows * n * k * taps / _FLOPS_PER_US
+    moved_us = 4 * 2 * _NUM / 2 * (prod(product.spans) * k + rows * n) / rate
+    weights_us = 4 * (_NUM / 4 - 1) * k * n * taps / _MEMORY_BYTES_PER_US
     gain_us = whole_us / 8 - moved_us - weights_us
     if gain_us < _LEAST_GAIN * whole_us:
         return Refusal(f"it would save {gain_us:.0f} us of {whole_us:.0f} us")
@@ -226,28 +299,42 @@ def _shifted(axis: Axis, half: int) -> Expr:
 
 
 def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
-    """A store for each of the seven left matrices, whose rows lie one after the other."""
+    """A store for each of the seven left operands, with zeros around them."""
+    source = next(b for b in product.kernel.inputs if b.name == product.data.buffer)
     depth = _halved(product.depth)
-    place = [*(axis.var for axis in product.rows), depth.var]
+    axes = [Axis(f"t{k}", Dim.of(span)) for k, span in enumerate(product.spans)]
+    place = [*(axis.var for axis in axes), depth.var]
 
     def quarter(row: int, column: int) -> Expr:
-        names = {
-            product.row.name: _shifted(product.row, row),
-            product.depth.name: _shifted(product.depth, column),
-            **{axis.name: dim_value(0) for axis in product.total.axes[1:]},
-        }
-        return rebuilt(product.data, names)
+        index = list(product.data.index)
+        index[index.index(product.depth.var)] = _shifted(product.depth, column)
+        guards: list[Expr] = []
+        for window, axis in zip(product.windows, axes, strict=True):
+            first = window.offset
+            if row and window.axis.name == product.row.name:
+                first += window.stride * (product.row.extent.const // 2)
+            at = axis.var + first
+            index[window.position] = at
+            size = source.shape[window.position]
+            if first < 0:
+                guards.append(at.ge(0))
+            if not size.is_const or first + axis.extent.const > size.const:
+                guards.append(at.lt(dim_value(size)))
+        value = load(source.name, FLOAT32, tuple(index))
+        if not guards:
+            return value
+        inside = reduce(lambda left, right: left & right, guards)
+        return select(inside, value, constant(0, FLOAT32))
 
     stores = tuple(
         Store(sums.name, (dim_value(p), *place), _signed_sum(terms, quarter))
         for p, terms in enumerate(_LEFT)
     )
-    source = next(b for b in product.kernel.inputs if b.name == product.data.buffer)
     return Kernel(
         name=f"{product.kernel.name}: sums of quarters",
         inputs=(source,),
         outputs=(sums,),
-        stages=(Stage((*product.rows, depth), stores),),
+        stages=(Stage((*axes, depth), stores),),
         sources=product.kernel.sources,
     )
 
@@ -263,14 +350,20 @@ def _signed_sum(terms: _Terms, quarter: Callable[[int, int], Expr]) -> Expr:
 def _products_kernel(product: _Product, sums: Buffer, weights: Buffer, products: Buffer) -> Kernel:
     point, depth, column = Axis("p", Dim.of(_NUM)), _halved(product.depth), _halved(product.column)
     rows = tuple(axis.var for axis in product.rows)
-    body = sums[(point.var, *rows, depth.var)] * weights[point.var, depth.var, column.var]
-    index = (point.var, *rows, column.var)
-    store = Store(products.name, index, reduce_axes("sum", (depth,), body))
+    taps = tuple(axis.var for axis in product.taps)
+    left = sums[(point.var, *(window.place for window in product.windows), depth.var)]
+    body = left * weights[(point.var, *taps, depth.var, column.var)]
+    total = reduce_axes("sum", (*product.taps, depth), body)
     return Kernel(
         name=f"{product.kernel.name}: seven products",
         inputs=(sums, weights),
         outputs=(products,),
-        stages=(Stage((point, *product.rows, column), (store,)),),
+        stages=(
+            Stage(
+                (point, *product.rows, column),
+                (Store(products.name, (point.var, *rows, column.var), total),),
+            ),
+        ),
         sources=product.kernel.sources,
     )
 
@@ -305,16 +398,15 @@ def _output_kernel(product: _Product, products: Buffer) -> Kernel:
 
 
 def _combined(product: _Product, weight: Array) -> Array:
-    """The seven right matrices (7, depth / 2, columns / 2)."""
-    names = _names(product.weight.index) or []
-    order = [names.index(axis.name) for axis in (product.depth, product.column)]
-    rest = [k for k in range(len(names)) if k not in order]  # taps, of size 1
-    sizes = [product.depth.extent.const, product.column.extent.const]
-    matrix = weight.transpose(*order, *rest).reshape(sizes)
-    k, n = (size // 2 for size in matrix.shape)
-    wide = matrix.astype(np.float64)
-    found = np.zeros((_NUM, k, n))
+    """The seven right operands (7, taps .., depth / 2, columns / 2)."""
+    names = _plain(product.weight.index, weight.shape) or []
+    order = [names.index(axis.name) for axis in (*product.taps, product.depth, product.column)]
+    rest = [k for k in range(len(names)) if k not in order]
+    wide = weight.transpose(*rest, *order).reshape([weight.shape[k] for k in order])
+    wide = wide.astype(np.float64)
+    k, n = (size // 2 for size in wide.shape[-2:])
+    found = np.zeros((_NUM, *wide.shape[:-2], k, n))
     for p, terms in enumerate(_RIGHT):
         for i, j, sign in terms:
-            found[p] += sign * wide[i * k : (i + 1) * k, j * n : (j + 1) * n]
+            found[p] += sign * wide[..., i * k : (i + 1) * k, j * n : (j + 1) * n]
     return found.astype(np.float32)

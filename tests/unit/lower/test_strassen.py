@@ -93,14 +93,57 @@ def test_refusals_have_reasons(model: onnx.ModelProto, reason: str) -> None:
     assert why.startswith(reason)
 
 
-def test_channels_of_images_keep_their_blocks() -> None:
-    weights = {"w": normal(256, 256, 1, 1), "v": normal(256, 256, 1, 1)}
-    nodes = [node("Conv", ["x", "w"], ["c"], name="a"), node("Conv", ["c", "v"], ["y"], name="b")]
-    inputs = [tensor_info("x", (1, 256, 14, 14))]
+def convolution(
+    shape: tuple[int, ...], filters: int, taps: tuple[int, ...], **attributes: Any
+) -> onnx.ModelProto:
+    """Two convolutions, so that the first one's results lie in blocks of channels."""
+    depth = shape[1]
+    weights = {
+        "w": normal(filters, depth, *taps) / np.float32(np.sqrt(depth * np.prod(taps))),
+        "b": normal(filters, seed=2),
+        "v": normal(16, filters, *[1] * len(taps), seed=5) / np.float32(np.sqrt(filters)),
+    }
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], name="product", **attributes),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("Conv", ["r", "v"], ["y"], name="next"),
+    ]
+    return model_of(nodes, inputs=[tensor_info("x", shape)], weights=weights, opset=21)
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "attributes"),
+    [
+        ((1, 256, 28, 28), (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 256, 29, 27), (3, 3), {"strides": [2, 2], "pads": [1, 0, 0, 1]}),
+        ((1, 256, 260), (5,), {}),
+        ((1, 256, 256), (5,), {"pads": [2, 2]}),
+        ((2, 256, 24, 9), (5, 2), {"dilations": [2, 1], "pads": [2, 0, 2, 1]}),
+    ],
+)
+def test_convolutions(shape: tuple[int, ...], taps: tuple[int, ...], attributes: Any) -> None:
+    model = convolution(shape, 512, taps, **attributes)
+    engine = compiled(model)
+    assert any(d.chosen.startswith(NAME) for d in engine.decisions if d.stage == "strassen")
+    feeds = {"x": normal(*shape, seed=3)}
+    want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+    got = engine.run(feeds)["y"]
+    assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
+
+
+def test_images_pay_for_being_gathered_from_blocks() -> None:
+    engine = compiled(convolution((1, 256, 14, 14), 256, (1, 1)))
+    first = next(d for d in engine.decisions if d.stage == "strassen")
+    assert first.chosen == "one product"
+    assert first.rejected[0][1].startswith("it would save -")
+
+
+def test_groups_are_left_alone() -> None:
+    nodes = [node("Conv", ["x", "w"], ["y"], name="c", group=2, pads=[1, 1, 1, 1], strides=[2, 2])]
+    weights = {"w": normal(512, 128, 3, 3)}
+    inputs = [tensor_info("x", (1, 256, 28, 28))]
     engine = compiled(model_of(nodes, inputs=inputs, weights=weights, opset=21))
-    found = [d for d in engine.decisions if d.stage == "strassen"]
-    assert [d.chosen for d in found] == ["one product"] * 2
-    assert all("stored in blocks" in d.rejected[0][1] for d in found)
+    assert [d for d in engine.decisions if d.stage == "strassen"] == []
 
 
 def test_weights_that_are_no_constants_are_left_alone() -> None:
