@@ -21,7 +21,7 @@ from tilewright.graph.functions import expand_functions
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.lineage import Lineage, Origin
 from tilewright.graph.load import load_model, read_model, source_name, view
-from tilewright.graph.normalize import normalize
+from tilewright.graph.normalize import is_rewritten, normalize
 from tilewright.graph.passes.standard import INTEGER_ONLY, run_passes
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
@@ -73,8 +73,10 @@ class Model:
         """
 
         def acceptable(domain: str, op_type: str, opset: int) -> bool:
-            return known_to_onnx(domain, op_type, opset) or (
-                known is not None and known(domain, op_type)
+            return (
+                known_to_onnx(domain, op_type, opset)
+                or is_rewritten(domain, op_type)
+                or (known is not None and known(domain, op_type))
             )
 
         declared = declared_ranges(dynamic_shapes)

@@ -13,12 +13,13 @@ import onnx_ir as ir
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_proto import NEWEST_OPSET
 from tilewright.graph.normalize.constants import gather_constants
+from tilewright.graph.normalize.contrib import CONTRIB, DOMAIN
 from tilewright.graph.normalize.edit import Edit
 from tilewright.graph.normalize.table import RULES
 from tilewright.graph.verify import verify
 from tilewright.graph.walk import Names, all_graphs
 
-__all__ = ["normalize"]
+__all__ = ["is_rewritten", "normalize"]
 
 
 def normalize(model: ir.Model, *, log: DecisionLog | None = None, file: str | None = None) -> None:
@@ -39,6 +40,11 @@ def normalize(model: ir.Model, *, log: DecisionLog | None = None, file: str | No
     verify(model, file=file, after="normalize")
 
 
+def is_rewritten(domain: str, op_type: str) -> bool:
+    """True for operators of other domains that ``normalize`` writes with those of ai.onnx."""
+    return domain == DOMAIN and op_type in CONTRIB
+
+
 def _modernise(
     model: ir.Model,
     graph: ir.Graph,
@@ -47,6 +53,9 @@ def _modernise(
     log: DecisionLog,
     file: str | None,
 ) -> None:
+    if node.domain == DOMAIN and node.op_type in CONTRIB:
+        edit = Edit(model=model, graph=graph, node=node, names=names, log=log, file=file)
+        CONTRIB[node.op_type](edit)
     if node.domain != "":
         return
     version = (
