@@ -88,7 +88,7 @@ def prepare(
     if applies("equalize", options):
         loaded = equalize(loaded, plan, log)
         plan = _plan(loaded, options)
-    if batches is not None and applies("smooth", options) and batches.again:
+    if batches is not None and _is_smoothed(plan, batches, options, log):
         loaded = smooth(
             loaded,
             plan,
@@ -144,6 +144,21 @@ def _plan(model: Quantizable, options: QuantizeOptions) -> Plan:
             remedy="quantise a float model with constant weights",
         )
     return plan
+
+
+def _is_smoothed(plan: Plan, batches: Batches, options: QuantizeOptions, log: DecisionLog) -> bool:
+    """Whether activations are looked at for smoothing, which takes a walk over the data."""
+    reason = None
+    if not applies("smooth", options):
+        return False
+    products = sum(layer.op_type in ("MatMul", "Gemm") for layer in plan.layers)
+    if not batches.again:
+        reason = "the data end after one walk, and it takes one of its own"
+    elif options.remedies is None and 2 * products < len(plan.layers):
+        reason = "most layers are convolutions"
+    if reason is not None:
+        log.add("remedies", "smooth", "not applied", (("smooth", reason),))
+    return reason is None
 
 
 def _products_only(plan: Plan) -> Plan:

@@ -207,6 +207,16 @@ def test_outliers_of_some_channels_move_into_the_weights() -> None:
     assert errors["smooth"] < errors["none"] / 4
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(batches(), "most layers are convolutions"), (iter(batches()), "the data end after one walk")],
+)
+def test_smoothing_says_why_it_does_not_walk_over_the_data(data: Any, reason: str) -> None:
+    found = tw.quantize(block(), data)
+    (told,) = [one for one in found.decisions if one.subject == "smooth"]
+    assert reason in told.rejected[0][1]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
