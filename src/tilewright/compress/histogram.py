@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 NUM_BINS = 2048
+_CHUNK = 1 << 15  # numbers that stay in a cache
 _LEAST_EXPONENT = -126  # whose reciprocal is a float32
 
 
@@ -54,12 +55,15 @@ class Histogram:
         greatest = max(-self.low, self.high)
         if greatest > 0:
             self._widen(_exponent_for(greatest))
-        # One signed index a number: -2048 .. 2047, and the zeros among the least positive.
-        scaled = np.floor(np.abs(flat) * np.float32(2.0) ** np.float32(-(self.exponent or 0)))
-        index = scaled.astype(np.int32)
-        np.subtract(NUM_BINS - 1, index, out=index, where=flat < 0)
-        np.add(NUM_BINS, index, out=index, where=flat >= 0)
-        counts = np.bincount(index, minlength=2 * NUM_BINS)
+        factor = np.float32(2.0) ** np.float32(-(self.exponent or 0))
+        counts = np.zeros(2 * NUM_BINS, np.int64)
+        for start in range(0, flat.size, _CHUNK):
+            part = flat[start : start + _CHUNK]
+            # Towards 0, so that magnitudes fall into [i, i + 1) on either side.
+            index = (part * factor).astype(np.intp)
+            index += NUM_BINS - 1
+            index += part >= 0
+            counts += np.bincount(index, minlength=2 * NUM_BINS)
         zeros = int(flat.size - np.count_nonzero(flat))
         self.num_zeros += zeros
         counts[NUM_BINS] -= zeros
