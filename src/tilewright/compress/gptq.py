@@ -25,6 +25,7 @@ Array = npt.NDArray[Any]
 
 _DAMPING = 0.01
 _LIMIT = 127
+_BLOCK = 32
 
 
 def gptq(layer: Layer, params: Affine, gram: Array) -> Array:
@@ -68,9 +69,16 @@ def _factor(gram: Array) -> Array:
 def _rounded(weights: Array, scale: Array, factor: Array) -> Array:
     """Rounds element by element; ``weights`` is used up."""
     found = np.empty_like(weights)
-    for i in range(weights.shape[-1]):
-        found[:, :, i] = np.clip(np.rint(weights[:, :, i] / scale[:, :, i]), -_LIMIT, _LIMIT)
-        error = weights[:, :, i] - found[:, :, i] * scale[:, :, i]
-        error /= factor[:, i, i][:, None]
-        weights[:, :, i + 1 :] -= error[:, :, None] * factor[:, None, i, i + 1 :]
+    size = weights.shape[-1]
+    for start in range(0, size, _BLOCK):
+        end = min(start + _BLOCK, size)
+        errors = np.empty((*weights.shape[:2], end - start))
+        for i in range(start, end):
+            found[:, :, i] = np.clip(np.rint(weights[:, :, i] / scale[:, :, i]), -_LIMIT, _LIMIT)
+            error = weights[:, :, i] - found[:, :, i] * scale[:, :, i]
+            error /= factor[:, i, i][:, None]
+            weights[:, :, i + 1 : end] -= error[:, :, None] * factor[:, None, i, i + 1 : end]
+            errors[:, :, i - start] = error
+        # What lies beyond the block takes all of its errors at once.
+        weights[:, :, end:] -= np.matmul(errors, factor[:, start:end, end:])
     return found
