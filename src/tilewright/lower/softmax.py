@@ -1,6 +1,6 @@
 """Softmax and its relatives along one axis.
 
-    Softmax(x)  ->  out[i, j] = exp(x[i, j] - m) / sum(r < n: exp(x[i, r] - m))
+    Softmax(x)  ->  out[i, j] = exp(x[i, j] - m) * (1 / sum(r < n: exp(x[i, r] - m)))
                     where m = max(r < n: x[i, r])
 Guarantees: no overflow; NaN and rows of only -inf give NaN, as IEEE has it.
 Not here: attention.
@@ -32,7 +32,7 @@ def softmax(x: Expr, row: Slots) -> Expr:
     """One element of softmax, given the row that it is in."""
     largest = row.reduce("max")
     total = row.reduce("sum", lambda other: call("exp", other - largest))
-    return call("exp", x - largest) / total
+    return call("exp", x - largest) * (1.0 / total)
 
 
 def log_softmax(x: Expr, row: Slots) -> Expr:

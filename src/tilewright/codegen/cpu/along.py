@@ -63,7 +63,7 @@ class Along:
         join = combine(self.ev.b, expr.combiner, expr.dtype)
         scalar = register_type(expr.dtype, 1)
         lanes = self.ev.reduce_lanes
-        totals = self._totals(expr, variants, lanes)
+        totals = self._totals(expr, variants, lanes, self.ev.kept.memory(expr, variants))
         for one, total in zip(variants, totals, strict=True):
             folded = self.ev.b.reduce(total, join)
             if folded.type is not scalar:
@@ -122,7 +122,13 @@ class Along:
                 steps += 1 if stride.terms else 0
         return steps > 0
 
-    def _totals(self, expr: Reduce, variants: Sequence[Variant], lanes: int) -> list[Value]:
+    def _totals(
+        self,
+        expr: Reduce,
+        variants: Sequence[Variant],
+        lanes: int,
+        kept: Sequence[Value] | None = None,
+    ) -> list[Value]:
         """A vector for each variant, whose lanes hold parts of the reduction."""
         axes = self.ev.nest.reduce_axes[id(expr)]
         inner = axes[-1]
@@ -139,7 +145,7 @@ class Along:
         self.ev.hoist([expr.body], variants)
         self.reducer.loops(
             axes[:-1],
-            lambda: self._steps(expr, inner, variants, cells, lanes, start),
+            lambda: self._steps(expr, inner, variants, cells, lanes, start, kept),
             expr.body,
             variants,
         )
@@ -155,6 +161,7 @@ class Along:
         cells: Sequence[Sequence[Value]],
         lanes: int,
         neutral: Value,
+        kept: Sequence[Value] | None,
     ) -> None:
         frame, join = self.ev.frame, combine(self.ev.b, expr.combiner, expr.dtype)
         copies = len(cells[0])
@@ -167,12 +174,19 @@ class Along:
         whole = self.ev.b.mul(self.ev.b.sdiv(extent, index(group)), index(group))
         kind = register_type(expr.dtype, lanes)
 
+        def keep(counter: Value, copy: int) -> None:
+            for one, memory in zip(variants, kept or (), strict=bool(kept)):
+                value = self.ev.b.splat(self.ev.value(expr.body, (*one, copy)), lanes)
+                at = self.ev.b.add(counter, index(copy * lanes))
+                self.ev.b.store(value, self.ev.b.gep(memory, at, kind.element_bytes))
+
         def groups(first: Value, last: Value) -> None:
             with self.ev.b.loop(first, last, group) as counter, self.ev.scope():
                 frame.position[inner.name] = counter
                 for copy in range(copies):
                     for one, row in zip(variants, cells, strict=True):
                         self.reducer.add(expr, (*one, copy), row[copy], lanes)
+                    keep(counter, copy)
 
         if cut_of(expr, (inner,), group * _STEPS) is None:
             groups(index(0), whole)
@@ -191,8 +205,9 @@ class Along:
             for one, row in zip(variants, cells, strict=True):
                 total = self.ev.b.load(kind, row[0])
                 value = self.ev.b.splat(self.ev.value(expr.body, (*one, 0)), lanes)
-                kept = self.ev.b.select(mask, value, neutral)
-                self.ev.b.store(join(total, kept), row[0])
+                chosen = self.ev.b.select(mask, value, neutral)
+                self.ev.b.store(join(total, chosen), row[0])
+            keep(counter, 0)
             frame.tails = {}
         frame.vector, frame.lanes = None, 1
         del frame.position[inner.name]

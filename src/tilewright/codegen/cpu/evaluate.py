@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
 from tilewright.codegen.cpu.frame import Positions, Variant
+from tilewright.codegen.cpu.kept import Kept
 from tilewright.codegen.cpu.layout import CALL_SLOT, STATUS_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import load_element
 from tilewright.codegen.cpu.reductions import Reducer
@@ -62,6 +63,7 @@ class Evaluator(Positions):
         self.reduce_lanes = reduce_lanes
         self.depth = depth
         self.ahead = ahead or {}
+        self.kept = Kept(self)
         self.reducer = Reducer(self)
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 
@@ -79,6 +81,8 @@ class Evaluator(Positions):
             return self.dim(expr.dim)
         key = self._key(expr, variant)
         found = self.recall(key)
+        if found is None:
+            found = self.kept.find(expr, variant)
         if found is not None:
             return found
         if isinstance(expr, Reduce):
