@@ -76,10 +76,11 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
             node("Relu", ["c"], ["r"], name="relu"),
             node("GlobalAveragePool", ["r"], ["p"], name="pool"),
-            node("Flatten", ["p"], ["y"], name="flatten"),
+            node("Flatten", ["p"], ["f"], name="flatten"),
+            node("MatMul", ["f", "v"], ["y"], name="product"),
         ],
         inputs=[tensor_info("x", ("batch", 3, "height", "width"))],
-        weights={"w": normal(8, 3, 3, 3)},
+        weights={"w": normal(8, 3, 3, 3), "v": normal(8, 16)},
         opset=21,
     )
     onnx.save(model, tmp_path / "model.onnx")

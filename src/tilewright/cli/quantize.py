@@ -18,6 +18,7 @@ from tilewright.cli.options import (
     refuse_unused,
     warn_of_threads,
 )
+from tilewright.cli.small_weights import write_small_weights
 from tilewright.core.whole_file import check_output
 
 PIXELS = ("mean", "std", "size", "colour", "layout")
@@ -100,6 +101,13 @@ def quantize_model(
     html: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Write a report with the front drawn.")
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="int8 or int4: quantise weights alone, for which no data are needed."),
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="With --weights: rows of weights that share a scale, 32.")
+    ] = None,
     lint: Annotated[
         bool, typer.Option("--lint", help="Report faults of a model that is quantised already.")
     ] = False,
@@ -132,6 +140,15 @@ def quantize_model(
         return
     if output is None:
         raise typer.BadParameter("say what to do: -o OUT.onnx, or --lint")
+    if weights is not None:
+        vain = "with --weights activations stay float"
+        named = {"--data": data, "--limit": limit}
+        refuse_unused(*((value is not None, name, vain) for name, value in named.items()))
+        refuse_unused((percentile is not None, "--percentile", vain))
+        refuse_unused((sensitivity, "--sensitivity", vain), (per_tensor, "--per-tensor", vain))
+        write_small_weights(model, output, weights, block, parse_list(exclude or ""), as_json)
+        return
+    refuse_unused((block is not None, "--block", "it is of --weights"))
     refuse_unused(
         (board is not None, "--board", "it prices findings of --lint"),
         (bool(dim), "--dim", "sizes are those of the data"),

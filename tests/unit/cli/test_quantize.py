@@ -38,6 +38,26 @@ def test_a_clean_model_gives_exit_code_0(tmp_path: Path) -> None:
     assert json.loads(result.stdout) == {"errors": 0, "findings": []}
 
 
+def test_weights_alone_need_no_data(tmp_path: Path) -> None:
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 32), np.float32)}
+    model = model_of(
+        [node("MatMul", ["x", "w"], ["y"], name="product")],
+        inputs=[tensor_info("x", ("n", 64))],
+        weights=weights,
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    paths = [str(tmp_path / "model.onnx"), "-o", str(tmp_path / "small.onnx")]
+    result = CliRunner().invoke(build_app(), ["quantize", *paths, "--weights", "int4"])
+    assert result.exit_code == 0
+    assert "1 layers in int4" in result.stdout
+    assert (tmp_path / "small.onnx").stat().st_size < 64 * 32 * 4 / 3
+    result = CliRunner().invoke(
+        build_app(), ["quantize", *paths, "--weights", "int4", "--sensitivity"]
+    )
+    assert result.exit_code == 1
+    assert "activations stay float" in result.stderr
+
+
 def test_threads_of_a_gpu_are_refused(tmp_path: Path) -> None:
     arguments = ["quantize", _saved(tmp_path, 1), "--lint", "--board", "h200", "--threads", "2"]
     result = CliRunner().invoke(build_app(), arguments)

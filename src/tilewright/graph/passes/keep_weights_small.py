@@ -57,6 +57,8 @@ def _of_float(ctx: PassContext, node: ir.Node) -> Outcome:
         return Refused(reason="the Gemm scales or transposes its data")
     if flipped:
         codes, axis = codes.T, 1 - axis
+        if block:
+            scale, zero = scale.T, None if zero is None else zero.T
     rows = _rows(codes, scale, zero, axis, block)
     if isinstance(rows, Refused):
         return rows

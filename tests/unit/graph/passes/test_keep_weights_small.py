@@ -99,6 +99,16 @@ def test_transposed_weights_and_a_bias() -> None:
     assert_fires(model, keep_weights_small, ["MatMulWeights", "Add"])
 
 
+@pytest.mark.parametrize("flip", ["Gemm<transB=1>(x, d)", "MatMul(x, t)"])
+def test_transposed_blocks(flip: str) -> None:
+    turn = "t = Transpose<perm=[1,0]>(d) " if "t)" in flip else ""
+    text = f"d = DequantizeLinear<axis=1, block_size=4>(w, s, z) {turn}y = {flip}"
+    zeros = RNG.integers(-9, 9, (6, 2)).astype(np.int8)
+    model = make(IO, text, opset=21, w=W.T.copy(), s=noise(6, 2), z=zeros)
+    assert_fires(model, keep_weights_small, ["MatMulWeights"])
+    assert attributes(model)["block_size"] == 4
+
+
 def test_what_does_not_fit_says_why() -> None:
     text = "d = DequantizeLinear<axis=0>(w, s) y = MatMul(x, d)"
     assert_refuses(make(IO, text, w=W, s=noise(8)), keep_weights_small, "for each row of weights")
