@@ -42,6 +42,7 @@ from tilewright.kernel.ir import (
 from tilewright.kernel.phases import split_phases
 from tilewright.kernel.pieces import split_pieces
 from tilewright.kernel.verify import verify
+from tilewright.lower.bands import in_bands
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
 from tilewright.lower.byte_products import BYTES, byte_layouts, dot_splits, in_fours
 from tilewright.lower.context import Item, View
@@ -54,7 +55,7 @@ from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
 # What may be disabled.
-ALGORITHMS = ("winograd", "strassen", "layout", "pack")
+ALGORITHMS = ("winograd", "strassen", "layout", "pack", "bands")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
 _FACTORS = (FLOAT32, INT8, UINT8)  # of float32 sums: weights as they are, or of few bits
@@ -135,6 +136,8 @@ def choose_layouts(
         if kernel is not item:
             verify(kernel)
         result.append(kernel)
+    if "bands" not in disabled:
+        result = in_bands(result, keep, {*constants, *added}, log)
     stored = {name: _stored(layout, segment.shapes[name]) for name, layout in layouts.items()}
     return result, added, stored
 

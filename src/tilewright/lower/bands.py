@@ -1,0 +1,172 @@
+"""Chains of kernels band by band, so that what they hand on stays in the second cache.
+
+Input -> Output: a segment's kernels -> the same with some chains as one kernel of several steps.
+    v[t, ..] = f(x, t);  m[t, ..] = g(v[t, ..]);  y = h(m[t, ..])  for all t
+    ->  in steps of few t:  v and m hold these t only
+Requires: each kernel reads what the one before it wrote at its own index along some dim.
+Guarantees: values are unchanged; every other reader of a value, and every border, keeps it whole.
+Why: the tiles of a Winograd convolution are several times as large as its image, and would be
+written to memory and read again.
+Not here: what a step is (kernel.ir), who runs it (runtime).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Axis, AxisVar, Buffer, Expr, Kernel, Load, Stage, load, walk
+from tilewright.kernel.traverse import transform
+from tilewright.lower.context import Item, View
+
+_CACHE_BYTES = 1 << 20  # second caches of one processor
+_WORTH = 2  # times the cache, and what the chain reads and writes, that values have to exceed
+_USUAL_SIZE = 40  # of a symbolic dim
+ONE = Dim.of(1)
+
+
+def in_bands(
+    items: Sequence[Item], keep: Collection[str], constants: Collection[str], log: DecisionLog
+) -> list[Item]:
+    """Joins every chain of three kernels that hand on far more than they read and write."""
+    users: dict[str, int] = {}
+    for item in items:
+        for name in [item.source.name] if isinstance(item, View) else [b.name for b in item.inputs]:
+            users[name] = users.get(name, 0) + 1
+    private = {name for name, count in users.items() if count == 1} - set(keep)
+    result: list[Item] = []
+    for item in items:
+        result.append(item)
+        chain = [one for one in result[-3:] if isinstance(one, Kernel)]
+        if len(chain) == 3 and _is_chain(chain, private):
+            found = _band(chain, constants)
+            if found is not None:
+                dim, count = found
+                result[-3:] = [_joined(chain, dim, count)]
+                log.add(
+                    "bands",
+                    "+".join(chain[-1].sources),
+                    f"{count} of {_extent(chain, dim)} at a time",
+                )
+    return result
+
+
+def _is_chain(chain: Sequence[Kernel], private: Collection[str]) -> bool:
+    plain = all(k.steps is None and not k.temporaries and len(k.outputs) == 1 for k in chain)
+    if not plain or any(axis.ordered for k in chain for stage in k.stages for axis in stage.axes):
+        return False
+    handed = [(k.outputs[0].name, after) for k, after in pairwise(chain)]
+    return all(
+        name in private and name in {b.name for b in after.inputs} for name, after in handed
+    ) and all(len(kernel.stages) == 1 for kernel in chain[:-1])
+
+
+def _band(chain: Sequence[Kernel], constants: Collection[str]) -> tuple[int, int] | None:
+    """The dim along which the chain goes, and how much of it in one step."""
+    values = [kernel.outputs[0] for kernel in chain[:-1]]
+    if any(len(value.shape) != len(values[0].shape) for value in values):
+        return None
+    weights = sum(_bytes(b) for kernel in chain for b in kernel.inputs if b.name in constants)
+    whole = sum(map(_bytes, values))
+    names = {value.name for value in values}
+    ends = {
+        b.name: b for k in chain for b in (*k.inputs, *chain[-1].outputs) if b.name not in names
+    }
+    around = sum(_bytes(b) for name, b in ends.items() if name not in constants)
+    if whole <= _WORTH * max(_CACHE_BYTES, around):
+        return None
+    for dim, extent in enumerate(values[0].shape):
+        if extent == ONE or _axes(chain, dim) is None:
+            continue
+        one = whole // _size(extent)
+        most = extent.const if extent.is_const else 1  # a last, shorter band would need guards
+        counts = [k for k in range(1, most + 1) if not extent.is_const or most % k == 0]
+        fitting = [k for k in counts if k * one + weights <= _CACHE_BYTES]
+        if fitting:
+            return dim, fitting[-1]
+    return None
+
+
+def _extent(chain: Sequence[Kernel], dim: int) -> Dim:
+    return chain[0].outputs[0].shape[dim]
+
+
+def _bytes(buffer: Buffer) -> int:
+    total = buffer.dtype.storage_bytes
+    for size in buffer.shape:
+        total *= _size(size)
+    return total
+
+
+def _size(dim: Dim) -> int:
+    return dim.const if dim.is_const else _USUAL_SIZE
+
+
+def _axes(chain: Sequence[Kernel], dim: int) -> list[str] | None:
+    """Each kernel's axis that indexes the dim of all values handed on, or None."""
+    found: list[str] = []
+    for number, kernel in enumerate(chain):
+        own = {k.outputs[0].name for k in chain[max(0, number - 1) : number + 1]}
+        if number + 1 == len(chain):
+            own.discard(kernel.outputs[0].name)
+        stage = kernel.stages[0]
+        indices = [store.index[dim] for store in stage.stores if store.buffer in own]
+        indices += [
+            n.index[dim] for n in walk(*stage.roots) if isinstance(n, Load) and n.buffer in own
+        ]
+        names = {index.name if isinstance(index, AxisVar) else "" for index in indices}
+        if len(names) != 1 or not names <= {axis.name for axis in stage.axes}:
+            return None
+        found += names
+    return found
+
+
+def _joined(chain: Sequence[Kernel], dim: int, count: int) -> Kernel:
+    last, values = chain[-1], [kernel.outputs[0] for kernel in chain[:-1]]
+    extent = _extent(chain, dim)
+    band = Axis("band", extent.ceildiv(count))
+    names = {value.name for value in values}
+    stages = [
+        _part(kernel.stages[0], axis, band, count, (dim, names))
+        for kernel, axis in zip(chain, _axes(chain, dim) or (), strict=True)
+    ]
+    short = tuple(
+        replace(v, shape=(*v.shape[:dim], Dim.of(count), *v.shape[dim + 1 :])) for v in values
+    )
+    inputs = {b.name: b for kernel in chain for b in kernel.inputs if b.name not in names}
+    return replace(
+        last,
+        name=f"{last.name} in bands",
+        inputs=tuple(inputs.values()),
+        temporaries=short,
+        stages=(*stages, *last.stages[1:]),
+        steps=band,
+    )
+
+
+def _part(
+    stage: Stage, axis: str, band: Axis, count: int, handed: tuple[int, Collection[str]]
+) -> Stage:
+    """The stage for one band: values handed on are indexed within it, all else as before."""
+    dim, names = handed
+    local = next(one for one in stage.axes if one.name == axis)
+    place = band.var * count + local.var if count > 1 else band.var
+
+    def inside(index: Sequence[Expr]) -> tuple[Expr, ...]:
+        return (*index[:dim], local.var, *index[dim + 1 :])
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in names:
+            return load(node.buffer, node.dtype, inside(node.index))
+        return place if isinstance(node, AxisVar) and node.name == axis else None
+
+    stores = tuple(store.mapped(lambda root: transform(root, rule)) for store in stage.stores)
+    stores = tuple(
+        replace(store, index=inside(store.index)) if store.buffer in names else store
+        for store in stores
+    )
+    axes = tuple(replace(one, extent=Dim.of(count)) if one is local else one for one in stage.axes)
+    return Stage(axes, stores)
