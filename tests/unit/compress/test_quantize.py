@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,20 @@ def test_smoothing_says_why_it_does_not_walk_over_the_data(data: Any, reason: st
     found = tw.quantize(block(), data)
     (told,) = [one for one in found.decisions if one.subject == "smooth"]
     assert reason in told.rejected[0][1]
+
+
+def test_a_batch_is_dropped_before_the_next_but_one() -> None:
+    given: list[weakref.ref[Any]] = []
+
+    def data() -> Iterator[dict[str, Any]]:
+        for seed in range(10):
+            assert sum(one() is not None for one in given) <= 2
+            x = normal(2, 3, 8, 8, seed=seed)
+            given.append(weakref.ref(x))
+            yield {"x": x}
+
+    tw.quantize(block(), data)
+    assert len(given) == 10
 
 
 # --- what is refused ------------------------------------------------------------------------------
