@@ -212,7 +212,8 @@ class Graph:
 def capture(stream: Any, enqueue: Callable[[], None]) -> Any:
     """What is enqueued, as a graph that is not launchable yet."""
     driver = bindings()
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    # Relaxed: Python may drop arrays at any time, and freeing their memory is no part of this.
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     check(driver.cuStreamBeginCapture(stream, mode), "capturing the kernels")
     enqueue()
     return check(driver.cuStreamEndCapture(stream), "capturing the kernels")
