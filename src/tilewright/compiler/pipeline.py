@@ -23,6 +23,7 @@ from tilewright.codegen.cpu.emit import Module
 from tilewright.codegen.cpu.objects import llvm_version
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import CpuTarget, named_target
+from tilewright.codegen.cuda.target import is_cuda
 from tilewright.compiler.build_program import Builder, DraftProgram, fuse_program, layout_program
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
 from tilewright.compiler.contracts import check_compiled, check_program
@@ -125,12 +126,15 @@ def lower_model(
 ) -> tuple[Builder, DraftProgram]:
     """The stages that need no target: passes, shapes, kernels, fusion."""
     with build.stage("graph passes"):
-        if verify_passes:
-            run_graph_passes(
-                model, build.log, verify=True, feeds=build.feeds, folder=build.reproducer
-            )
-        else:
-            run_graph_passes(model, build.log)
+        run_graph_passes(
+            model,
+            build.log,
+            verify=verify_passes,
+            feeds=build.feeds if verify_passes else None,
+            folder=build.reproducer if verify_passes else None,
+            # Tensor cores take floats; kernels that widen weights are those of CPUs.
+            small_weights=not is_cuda(build.options.target),
+        )
         build.view = view = model.view()
     with build.stage("shapes"):
         inference = model.infer(minimum=_minimum(build.options, view), log=build.log)
@@ -157,14 +161,15 @@ def run_graph_passes(
     verify: bool = False,
     feeds: Mapping[str, Any] | None = None,
     folder: Path | None = None,
+    small_weights: bool = True,
 ) -> None:
     """Brings an imported graph to the form that is lowered.
 
     Args:
-        verify, feeds, folder: as for ``Model.run_passes``.
+        verify, feeds, folder, small_weights: as for ``Model.run_passes``.
     """
     model.expand_functions(needs_expansion, log)
-    model.run_passes(log, verify=verify, feeds=feeds, folder=folder)
+    model.run_passes(log, verify=verify, feeds=feeds, folder=folder, small_weights=small_weights)
 
 
 def needs_expansion(domain: str, op_type: str) -> bool:

@@ -22,7 +22,12 @@ from tilewright.graph.info import TensorInfo
 from tilewright.graph.lineage import Lineage, Origin
 from tilewright.graph.load import load_model, read_model, source_name, view
 from tilewright.graph.normalize import is_rewritten, normalize
-from tilewright.graph.passes.standard import INTEGER_ONLY, run_passes
+from tilewright.graph.passes.standard import (
+    INTEGER_ONLY,
+    STANDARD,
+    WITH_FLOAT_WEIGHTS,
+    run_passes,
+)
 from tilewright.graph.reference import evaluate_graph
 from tilewright.graph.save import extract, save_model
 from tilewright.graph.shapes.declared import note_shapes
@@ -153,6 +158,7 @@ class Model:
         verify: bool = False,
         feeds: Mapping[str, Any] | None = None,
         folder: Path | None = None,
+        small_weights: bool = True,
     ) -> None:
         """Runs the standard passes, each checked; with ``verify`` also by value.
 
@@ -161,6 +167,7 @@ class Model:
             verify: whether values are compared.
             feeds: inputs for that; None draws some.
             folder: where the smallest part that a pass changes is written.
+            small_weights: products with floats take weights of few bits as they are.
 
         Raises:
             VerificationFailed: a pass changed a value.
@@ -169,6 +176,7 @@ class Model:
             run_passes(
                 self._model,
                 log,
+                passes=STANDARD if small_weights else WITH_FLOAT_WEIGHTS,
                 verify_passes=verify,
                 feeds=None if feeds is None else dict(feeds),
                 reproducer_folder=folder,

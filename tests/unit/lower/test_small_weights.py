@@ -12,6 +12,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.core.errors import InvalidModel
+from tilewright.core.record import DecisionLog
+from tilewright.graph.facade import Model
 from tilewright.runtime.reference.small_weights import NBITS_DOMAIN, packed_rows, unpacked_rows
 from unit.graph.models import model_of, node, tensor_info
 
@@ -142,6 +144,17 @@ def test_a_bias_and_an_activation_are_in_the_kernel() -> None:
         model_of(nodes, inputs=[tensor_info("x", ("n", 8))], weights=weights), cache=None
     )
     assert engine.summary["kernels"] == 1
+
+
+def test_targets_of_floats_get_floats() -> None:
+    """GPUs multiply floats on tensor cores: no product of theirs widens weights."""
+    made = Nbits(4, depth=64, columns=40, block=32, zeros="codes")
+    log = DecisionLog()
+    model = Model.load(made.model(("n", 64), bias=True), log, known=lambda *_: True)
+    model.run_passes(log, small_weights=False)
+    assert [one.op_type for one in model.view().nodes] == ["MatMul", "Add"]
+    (decision,) = [one for one in log.entries if one.stage == "widen_weights"]
+    assert "the target multiplies floats" in decision.chosen
 
 
 def test_halves_lie_in_rows() -> None:

@@ -124,23 +124,42 @@ def _rows(
 
 
 def _of_nbits(ctx: PassContext, node: ir.Node) -> Outcome:
-    arrays = [ctx.constant(operand(node, index)) for index in (1, 2, 3)]
-    codes, scale, zero = arrays
+    found = _nbits(ctx, node)
+    if isinstance(found, Refused):
+        return found
+    if found.codes.shape[0] % found.block:
+        return _widen(ctx, node, found, f"rows are no whole blocks of {found.block}")
+    bits = int(attribute(node, "bits", 4))
+    half = replace(found, codes=found.codes.astype(np.uint8))
+    return _replace(ctx, node, half, operand(node, 5), bits=bits)
+
+
+def _as_floats(ctx: PassContext, node: ir.Node) -> Outcome:
+    found = _nbits(ctx, node)
+    if isinstance(found, Refused):
+        return found
+    return _widen(ctx, node, found, "the target multiplies floats")
+
+
+def _nbits(ctx: PassContext, node: ir.Node) -> Weights | Refused:
+    """The weights of a MatMulNBits."""
+    codes, scale, zero = (ctx.constant(operand(node, index)) for index in (1, 2, 3))
     if codes is None or scale is None or (zero is None and operand(node, 3) is not None):
         return Refused(reason="weights, scales or zero points are no constants")
     sizes = int(attribute(node, "K")), int(attribute(node, "N"))
     bits, block = int(attribute(node, "bits", 4)), int(attribute(node, "block_size"))
-    found = nbits_weights(codes, scale, zero, sizes=sizes, bits=bits, block=block)
-    bias = operand(node, 5)
-    if not sizes[0] % block:
-        half = replace(found, codes=found.codes.astype(np.uint8))
-        return _replace(ctx, node, half, bias, bits=bits)
+    return nbits_weights(codes, scale, zero, sizes=sizes, bits=bits, block=block)
+
+
+def _widen(ctx: PassContext, node: ir.Node, weights: Weights, reason: str) -> str:
+    """Puts a MatMul of floats in the place of a MatMulNBits."""
     a = operand(node, 0)
     dtype = ctx.dtype(a)
     kind = np.dtype(np.float32) if dtype is None else dtype.numpy
-    value = ctx.new_constant(found.floats(np.dtype(np.float32)).astype(kind), f"{node.name}/w")
-    _conclude(ctx, node, ctx.new_node("MatMul", [a, value], before=node), bias)
-    return f"weights as {kind}: {sizes[0]} rows are no whole blocks of {block}"
+    floats = weights.floats(np.dtype(np.float32)).astype(kind)
+    value = ctx.new_constant(np.ascontiguousarray(floats), f"{node.name}/w")
+    _conclude(ctx, node, ctx.new_node("MatMul", [a, value], before=node), operand(node, 5))
+    return f"weights as {kind}: {reason}"
 
 
 def _replace(
@@ -200,3 +219,8 @@ def _run(ctx: PassContext) -> None:
 
 
 keep_weights_small = Pass(name="keep_weights_small", run=_run)
+# For targets whose products have no use for small weights: what only the pass above can read.
+widen_weights = Pass(
+    name="widen_weights",
+    run=lambda ctx: ctx.each(("MatMulNBits",), _as_floats, domain=NBITS_DOMAIN),
+)

@@ -33,7 +33,7 @@ from tilewright.graph.passes.hoist_gathers import hoist_gathers
 from tilewright.graph.passes.inline_branches import inline_branches
 from tilewright.graph.passes.integer_moves import integer_moves
 from tilewright.graph.passes.integer_products import integer_products
-from tilewright.graph.passes.keep_weights_small import keep_weights_small
+from tilewright.graph.passes.keep_weights_small import keep_weights_small, widen_weights
 from tilewright.graph.passes.make_integer_only import make_integer_only
 from tilewright.graph.passes.recognise_attention import recognise_attention
 from tilewright.graph.passes.recognise_gelu import recognise_gelu
@@ -81,6 +81,11 @@ STANDARD: tuple[Pass, ...] = (
     cancel_transposes,
     eliminate_common_subexpressions,
     eliminate_dead_nodes,
+)
+
+# For targets that multiply floats faster than they widen weights.
+WITH_FLOAT_WEIGHTS: tuple[Pass, ...] = tuple(
+    widen_weights if step is keep_weights_small else step for step in STANDARD
 )
 
 # Before anything else where the caller wants it: functions are recognised, then made of integers.
