@@ -1,7 +1,7 @@
 """What attention is as one expression.
 
     out[.., i, .., d] = f(sum_j w(j) * v[j, d])
-    w(j) = exp(s(j) - max_j s) / sum_j exp(s(j) - max_j s)
+    w(j) = exp(s(j) - max_j s) / sum_j exp(s(j) - max_j s), or times the inverse of the sum
     s(j) = g(sum_c q[i, c] * k[j, c], ..), where w may be guarded: isnan(w) ? 0 : w
 Input -> Output: the value of a store -> its parts, or why it is something else.
 Guarantees: the three scores are the same but for the axis of keys.
@@ -71,9 +71,10 @@ def _weighted(node: Reduce) -> SoftmaxProduct | str:
 
 def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
     guarded, weight = _unguarded(weight)
-    if not isinstance(weight, Call) or weight.op != "div":
+    parts = _quotient(weight)
+    if parts is None:
         return "the weights are no quotients"
-    above, below = weight.args
+    above, below = parts
     if not isinstance(below, Reduce) or below.combiner != "sum" or len(below.axes) != 1:
         return "the weights are not divided by their sum"
     keys = node.axes[0]
@@ -108,6 +109,20 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
 def _half(node: Expr) -> Load | None:
     if isinstance(node, Cast) and node.arg.dtype is FLOAT16 and isinstance(node.arg, Load):
         return node.arg
+    return None
+
+
+def _quotient(node: Expr) -> tuple[Expr, Expr] | None:
+    """The parts of ``above / below``, or of ``above * (1 / below)``."""
+    if not isinstance(node, Call) or node.op not in ("div", "mul"):
+        return None
+    left, right = node.args
+    if node.op == "div":
+        return left, right
+    for above, share in ((left, right), (right, left)):
+        top = share.args[0] if isinstance(share, Call) and share.op == "div" else None
+        if isinstance(top, Const) and float(top.value) == 1:
+            return above, share.children[1]
     return None
 
 

@@ -24,12 +24,14 @@ def attention(
     hidden: int = 0,
     guarded: bool = False,
     causal: bool = False,
+    inverse: bool = False,
 ) -> Kernel:
     """``softmax(q k^T / sqrt(width) + mask) v`` of [2, heads, ..].
 
     Args:
         wide: elements of a value, if not ``width``.
         packed: operands are [2, length, heads * width], and so is the result.
+        inverse: weights are multiplied by the inverse of their sum.
         hidden: so many of the last keys get -inf; all of them for the first query.
     """
     wide = wide or width
@@ -62,7 +64,8 @@ def attention(
         j, l, m = (Axis(name, Dim.of(keys)) for name in ("j", "l", "m"))
         highest = reduce_axes("max", (m,), score(b, h, i, m.var))
         below = reduce_axes("sum", (l,), call("exp", score(b, h, i, l.var) - highest))
-        weight = call("exp", score(b, h, i, j.var) - highest) / below
+        weight = call("exp", score(b, h, i, j.var) - highest)
+        weight = weight * (1.0 / below) if inverse else weight / below
         if guarded:
             weight = select(call("isnan", weight), constant(0.0, FLOAT32), weight)
         value = v_at(b, h, j.var, d).cast(FLOAT32)  # type: ignore[operator]
@@ -79,6 +82,7 @@ def attention(
 ATTENTIONS: dict[str, Kernel] = {
     "plain": attention(2, 40, 96, 64),
     "short": attention(3, 5, 7, 32),
+    "inverse": attention(1, 5, 7, 32, inverse=True),
     "packed": attention(2, 33, 130, 32, packed=True),
     "packed, guarded": attention(2, 33, 70, 64, packed=True, hidden=9, guarded=True),
     "wide values": attention(1, 20, 70, 32, wide=64),
