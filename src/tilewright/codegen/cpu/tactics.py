@@ -51,6 +51,9 @@ _DEPTH = 4
 _MANY_TAPS = 7
 _STREAMS = 4  # rows of memory read side by side where nothing that is loaded serves twice
 _SHORT_ROW = 256
+_USUAL_SIZE = 40  # of a symbolic axis
+_MANY_TIMES = 4
+_FITTING_BYTES, _EXCEEDING_BYTES = 512 << 10, 4 << 20  # half of a usual second cache, and several
 _MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
 _GROUPS = 16  # vectors of results in one parallel iteration
@@ -424,6 +427,7 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     rows = next(iter(over_vectors or over_scalars), None)
     unroll = {vector.name: 1}
     outer: tuple[str, ...] = ()
+    beside: str | None = None
     columns = 1
     small = rows is not None and rows.extent.is_const and rows.extent.const * 2 <= budget // 2
     most = _MAX_ROWS
@@ -437,10 +441,38 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
             columns = _even_columns(column.extent, 4 if small and budget >= 8 else 2, budget)
-            outer = (column.name,)
+            beside = column.name
+            outer = () if _streams_rows(nest, column, columns) else (column.name,)
     if rows is not None:
         most = most if over_vectors else _STREAMS
         unroll[rows.name] = balanced(rows.extent, min(most, max(1, budget // columns)))
     # Columns last: each broadcast scalar is used for all columns at once, then forgotten.
-    unroll.update((name, columns) for name in outer)
+    if beside is not None:
+        unroll[beside] = columns
     return _Tile(unroll, outer)
+
+
+def _streams_rows(nest: Nest, column: Axis, columns: int) -> bool:
+    """True where what rows read exceeds the second cache, and what columns read fits it.
+
+    Then rows go slowest: else each block of columns would read all rows from memory again.  Where
+    that is little beside the results, these are better written column by column.
+    """
+    sizes = {axis.name: axis.extent for axis in nest.axes}
+    for axes in nest.reduce_axes.values():
+        sizes.update((axis.name, axis.extent) for axis in axes)
+    totals = {True: 0, False: 0}
+    for node in walk(*reduces_of(nest)):
+        form = nest.loads.get(id(node)) if isinstance(node, Load) else None
+        if form is not None:
+            extents = [sizes[name] for name in form.terms if name in sizes]
+            points = math.prod(map(_usual, extents))
+            totals[column.name in form.terms] += points * node.dtype.storage_bytes
+    results = 4 * math.prod(_usual(axis.extent) for axis in nest.axes)
+    again = totals[False] * -(-_usual(column.extent) // columns)
+    exceeds = totals[False] > _EXCEEDING_BYTES and again > _MANY_TIMES * results
+    return exceeds and totals[True] <= _FITTING_BYTES
+
+
+def _usual(extent: Dim) -> int:
+    return extent.const if extent.is_const else _USUAL_SIZE

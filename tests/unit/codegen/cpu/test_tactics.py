@@ -270,3 +270,26 @@ def test_taps_of_overlapping_windows_go_in_one_round(taps: int, stride: int, dep
         lambda i, c: reduce_axes("sum", (tap,), x[i * stride + tap.var, c] * w[tap.var, c]),
     )
     assert choose(nest(kernel), WIDE)[0].depth == depth
+
+
+@pytest.mark.parametrize(
+    ("pixels", "depth", "blocks", "outer"),
+    [
+        (25088, 256, 8, ()),
+        (25088, 64, 16, ("i0",)),
+        (784, 256, 8, ("i0",)),
+        (25088, 2048, 8, ("i0",)),
+    ],
+    ids=["large images", "larger results", "small images", "many weights"],
+)
+def test_large_images_are_read_once(
+    pixels: int, depth: int, blocks: int, outer: tuple[str, ...]
+) -> None:
+    a, b = buffer("a", pixels, depth), buffer("b", blocks, depth, 16)
+    axis = Axis("r", Dim.of(depth))
+    kernel = pure(
+        buffer("out", blocks, pixels, 16),
+        (a, b),
+        lambda o, m, i: reduce_axes("sum", (axis,), a[m, axis.var] * b[o, axis.var, i]),
+    )
+    assert choose(nest(kernel), WIDE)[0].outer == outer
