@@ -91,7 +91,7 @@ class Front:
     Attributes:
         budget: in words.
         points: from all on integers to all in float.
-        chosen: index of the fastest within the budget.
+        chosen: index of the fastest that was measured within the budget.
         optimal: indices of those that no other beats in accuracy, latency and size.
         measured_us: whole runs of the float model, of all int8, and of the chosen one.
         samples: rows of the inputs that were timed.
