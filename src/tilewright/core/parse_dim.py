@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 
 from tilewright.core.errors import InvalidModel
 from tilewright.core.shape import Dim, total
@@ -50,10 +50,12 @@ _OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "min": Dim.min,
 }
 _MAX_TEXT = 32_768
+_MAX_REMEMBERED = 4_096  # an engine repeats few texts thousands of times
 _MAX_TOKENS = 8_192
 _MAX_LEVELS = 220  # parentheses and calls; a dim of the largest depth has two for each level
 
 
+@lru_cache(maxsize=_MAX_REMEMBERED)
 def parse(text: str) -> Dim:
     """Reads a dim from its text; ``/`` is only read as ``floor(a/b)`` or ``ceil(a/b)``.
 

@@ -26,6 +26,7 @@ from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import arguments, shape_of
 from tilewright.runtime.cpu.allocator import address_of, empty_at, refused
+from tilewright.runtime.cpu.arena_pool import ArenaPool
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
     Bind,
@@ -88,6 +89,7 @@ class Executor:
         # Of each step that has run; the step is kept, so that its id stays its own.
         self._symbols: dict[int, tuple[Step, tuple[str, ...]]] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._arenas = ArenaPool()
         self._lock = Lock()
         renew_in_child(self, "_lock")
 
@@ -99,7 +101,7 @@ class Executor:
         other = Executor(self.constants, self.native)
         other._watch = watch
         other._plans, other._symbols, other._lock = self._plans, self._symbols, self._lock
-        other._sizes = self._sizes
+        other._sizes, other._arenas = self._sizes, self._arenas
         return other
 
     def value(self, run: Run, name: str) -> Any:
@@ -173,7 +175,7 @@ class Executor:
 
     def make_plan(self, segment: Segment, sizes: Mapping[str, int]) -> Any:
         """A plan for new sizes."""
-        return SegmentPlan(segment, dict(sizes), self.native.address, self.constants)
+        return SegmentPlan(segment, dict(sizes), self.native.address, self.constants, self._arenas)
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> Any:
         """The plan for the current sizes, from a bounded cache."""

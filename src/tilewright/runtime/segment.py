@@ -23,7 +23,7 @@ from tilewright.core.errors import InternalError, OutOfMemory, OutOfRange
 from tilewright.core.shape import Dim
 from tilewright.runtime.arena import ALIGNMENT, Lifetime, plan
 from tilewright.runtime.checks import check_dims, error_of, failing, shape_of, stored_bytes
-from tilewright.runtime.cpu.allocator import allocate
+from tilewright.runtime.cpu.arena_pool import ArenaPool, Block
 from tilewright.runtime.program import Guard, KernelCall, Segment, StageCall
 
 HEADER_SLOTS = 3  # status address, call number, step: see codegen.cpu.layout
@@ -39,9 +39,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Context:
-    """The memory of one run: the arena, the argument table, the rows and the status words."""
+    """What one run writes to: the arena, the argument table, the rows and the status words.
 
-    arena: Array
+    The argument table has addresses in a block at ``base``. Between runs others may use the block,
+    and the context has none.
+    """
+
+    block: Block | None
+    base: int
     table: Words
     rows: Words
     status: Words
@@ -65,10 +70,13 @@ class SegmentPlan:
         sizes: Mapping[str, int],
         address: Callable[[str, str], int],
         constants: Mapping[str, Array] | None = None,
+        arenas: ArenaPool | None = None,
     ) -> None:
         self.segment = segment
+        self._arenas = ArenaPool() if arenas is None else arenas
         self._constants = constants or {}
         self._sizes = sizes
+        self._values: dict[int, int] = {}
         self._address = address
         self._failing = failing(segment.checks, sizes)
         self.output_shapes = [shape_of(spec, sizes) for spec in segment.outputs]
@@ -80,6 +88,13 @@ class SegmentPlan:
         self._patches: list[tuple[int, int]] = []
         self._template, self._bases = self._build_table()
         self._idle: list[Context] = []
+
+    def _value(self, dim: Dim) -> int:
+        """The value of a dim; an engine says the same few thousands of times."""
+        found = self._values.get(id(dim))
+        if found is None:
+            found = self._values[id(dim)] = dim.evaluate(self._sizes)
+        return found
 
     def _root(self, name: str) -> str:
         while name in self.segment.aliases:
@@ -120,7 +135,7 @@ class SegmentPlan:
             words += [0, number, 0]
             for name in call.buffers:
                 self._add_address(words, name)
-            words += [dim.evaluate(self._sizes) for dim in call.dims]
+            words += map(self._value, call.dims)
             for guard in call.guards:
                 self._add_address(words, guard.condition)
         for check in self._failing:
@@ -142,26 +157,36 @@ class SegmentPlan:
 
     def lease(self) -> Context:
         """A context for one run; give it back with ``release``."""
+        needed = max(self.arena_bytes, ALIGNMENT)
         try:
-            return self._idle.pop()
+            context = self._idle.pop()
         except IndexError:
-            return self._make_context()
+            return self._make_context(self._arenas.take(needed, 0))
+        context.block = block = self._arenas.take(needed, context.base)
+        if block.address != context.base:
+            context.table[self._arena_slots] += block.address - context.base
+            context.base = block.address
+        return context
 
     def release(self, context: Context) -> None:
-        """Makes a context available to later runs."""
+        """Makes a context, and its memory, available to later runs."""
+        if context.block is None:
+            raise InternalError("a context is released twice")
+        self._arenas.give(context.block)
+        context.block = None
         self._idle.append(context)
 
-    def _make_context(self) -> Context:
-        arena = allocate(max(self.arena_bytes, ALIGNMENT), "the memory plan of a run")
+    def _make_context(self, block: Block) -> Context:
         status = np.zeros(2, dtype=np.int64)
         table = self._template.copy()
-        table[self._arena_slots] += arena.ctypes.data
+        table[self._arena_slots] += block.address
         status_address = status.ctypes.data
         for base in self._bases[: len(self.segment.calls)]:
             table[base] = status_address
         rows = self._rows(table.ctypes.data)
         return Context(
-            arena=arena,
+            block=block,
+            base=block.address,
             table=table,
             rows=rows,
             status=status,
@@ -175,7 +200,7 @@ class SegmentPlan:
             args = table + 8 * base
             conditions = args + 8 * (HEADER_SLOTS + len(call.buffers) + len(call.dims))
             rows += _jumps(call.guards, conditions, len(rows) + num_rows(call))
-            steps = 1 if call.steps is None else call.steps.evaluate(self._sizes)
+            steps = 1 if call.steps is None else self._value(call.steps)
             body = [self._call_row(call, number, args) for number in range(len(call.stages))]
             if call.steps is None:
                 rows += body
@@ -208,8 +233,8 @@ class SegmentPlan:
 
     def _grain(self, stage: StageCall) -> tuple[int, int]:
         """The iterations of a stage, and how many of them are worth a thread."""
-        iterations = max(0, stage.iterations.evaluate(self._sizes))
-        cost = max(1, stage.cost.evaluate(self._sizes))
+        iterations = max(0, self._value(stage.iterations))
+        cost = max(1, self._value(stage.cost))
         return iterations, min(max(1, iterations), -(-iterations * MIN_PARALLEL_COST // cost))
 
     def error(self, status: int) -> Exception:

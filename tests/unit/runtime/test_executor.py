@@ -130,16 +130,22 @@ def test_plans_are_kept_by_size_and_the_oldest_are_dropped() -> None:
     assert len(host._plans) == executor.MAX_PLANS
 
 
-def test_the_memory_of_a_dropped_plan_is_freed() -> None:
+def test_runs_of_other_sizes_share_memory_that_ends_with_the_executor() -> None:
     host = Executor({}, NativeCode({}, {}, 1))
     segment = _segment()
-    plan = host.plan(segment, {"n": 0})
-    context = plan.lease()
-    arena = weakref.ref(context.arena.base)
-    plan.release(context)
-    del plan, context
-    for size in range(1, executor.MAX_PLANS + 1):
-        host.plan(segment, {"n": size})
+    plans = [host.plan(segment, {"n": size}) for size in (100, 50)]
+    first = plans[0].lease()
+    assert first.block is not None
+    arena = weakref.ref(first.block.memory.base)
+    plans[0].release(first)
+    other = plans[1].lease()
+    assert other.base == first.base
+    beside = plans[0].lease()
+    assert beside is first
+    assert beside.base != other.base  # two runs at once
+    plans[0].release(beside)
+    plans[1].release(other)
+    del first, other, beside, plans, host
     gc.collect()
     assert arena() is None
 

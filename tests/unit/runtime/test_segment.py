@@ -80,7 +80,7 @@ def test_the_table_holds_addresses_numbers_and_sizes() -> None:
     context = made.lease()
     x, y = np.zeros(5, np.float32), np.zeros((5, 2), np.float32)
     made.bind(context, [array.ctypes.data for array in (x, y)])
-    arena, status = context.arena.ctypes.data, context.status.ctypes.data
+    arena, status = context.base, context.status.ctypes.data
     a, b = (arena + made.offsets[name] for name in "ab")
     expected = [status, 0, 0, x.ctypes.data, w.ctypes.data, a, 5]
     expected += [status, 1, 0, a, b, status, 2, 0, b, y.ctypes.data, 10]
@@ -144,7 +144,7 @@ def test_contexts_are_leased_to_one_run_at_a_time_and_used_again() -> None:
     made = plan()
     one, other = made.lease(), made.lease()
     assert one is not other
-    assert one.arena.ctypes.data != other.arena.ctypes.data
+    assert one.base != other.base
     made.release(one)
     assert made.lease() is one
 
@@ -155,7 +155,7 @@ def test_no_two_threads_get_one_context() -> None:
     def work(_: int) -> None:
         for _ in range(200):
             context = made.lease()
-            own = context.arena.ctypes.data
+            own = context.base
             if own in used:
                 twice.append(own)
             used.add(own)
@@ -170,7 +170,8 @@ def test_no_two_threads_get_one_context() -> None:
 def test_the_memory_of_contexts_ends_with_their_plan() -> None:
     made = plan()
     context = made.lease()
-    block = weakref.ref(context.arena.base)
+    assert context.block is not None
+    block = weakref.ref(context.block.memory.base)
     made.release(context)
     del context
     assert block() is not None

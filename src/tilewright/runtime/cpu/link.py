@@ -126,7 +126,9 @@ def _laid_out(code: ObjectFile, imports: Mapping[str, int]) -> tuple[_Image, int
     try:
         memory = mmap.mmap(-1, max(end, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise OutOfMemory(f"no memory for {end} bytes of code: {error}") from error
+        raise OutOfMemory(
+            f"no memory for {end} bytes of code: {error}", remedy="free some memory"
+        ) from error
     image = _Image(code, memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)), homes)
     for count, number in enumerate(sorted(indirect)):
         home = image.stubs[number] = first_stub + count * _STUB_BYTES

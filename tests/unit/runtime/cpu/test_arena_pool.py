@@ -1,0 +1,64 @@
+"""Which block a run gets, and when memory is let go."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tilewright.core.errors import OutOfMemory
+from tilewright.runtime.cpu.arena_pool import ArenaPool
+
+
+def test_a_block_is_used_again_where_it_is_large_enough() -> None:
+    pool = ArenaPool()
+    large = pool.take(4096, 0)
+    pool.give(large)
+    assert pool.take(64, 0) is large
+    assert pool.take(64, large.address) is not large  # somebody has it
+
+
+def test_the_last_block_comes_first_and_then_the_smallest() -> None:
+    pool = ArenaPool()
+    blocks = [pool.take(size, 0) for size in (1024, 256, 512)]
+    for block in blocks:
+        pool.give(block)
+    assert pool.take(200, blocks[0].address) is blocks[0]
+    assert pool.take(200, 0) is blocks[1]
+    assert pool.take(300, 0) is blocks[2]
+
+
+def test_small_blocks_are_let_go_before_a_larger_one_is_made() -> None:
+    pool = ArenaPool()
+    small = pool.take(64, 0)
+    memory = weakref.ref(small.memory.base)
+    pool.give(small)
+    del small
+    assert pool.take(1 << 20, 0).memory.nbytes >= 1 << 20
+    gc.collect()
+    assert memory() is None
+
+
+def test_blocks_are_aligned_and_what_does_not_fit_is_told() -> None:
+    assert ArenaPool().take(100, 0).address % 64 == 0
+    with pytest.raises(OutOfMemory, match="the memory plan of a run needs"):
+        ArenaPool().take(1 << 60, 0)
+
+
+def test_no_two_threads_get_one_block() -> None:
+    pool, used, twice = ArenaPool(), set[int](), list[int]()
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            block = pool.take(64 + 64 * (number % 3), 0)
+            if block.address in used:
+                twice.append(block.address)
+            used.add(block.address)
+            used.discard(block.address)
+            pool.give(block)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert not twice
