@@ -7,6 +7,7 @@ Output: the text between the markers ``bench:`` and ``conformance:``, ``begin`` 
 """
 
 import json
+import statistics
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,31 +17,55 @@ ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 CASES_BEGIN, CASES_END = "<!-- conformance:begin -->\n", "<!-- conformance:end -->"
 CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "wrong")
-HEAD = (
-    "| model | threads | Tilewright, median ms | against | ratio of medians | ratio of minima |",
-    "|---|---|---|---|---|---|",
-)
-OURS = "tilewright"
+OURS, BEST = "tilewright", "best"
 
 
 def table(comparisons: Iterable[Mapping[str, Any]]) -> str:
     """Returns the results as a Markdown table with the machines they were measured on."""
-    rows: list[str] = []
-    footnotes: set[str] = set()
-    for found in sorted(comparisons, key=lambda c: (c["model"], c["threads"])):
-        timings = {timing["contender"]: timing for timing in found["timings"]}
-        ours_ms = timings[OURS]["median_us"] / 1e3
-        model = found["model"].removesuffix(".onnx")
-        for peer, ratio in found["ratio_median"].items():
-            rows.append(
-                f"| {model} | {found['threads']} | {ours_ms:.3f} "
-                f"| {peer} {timings[peer]['version']} | {ratio:.2f} "
-                f"| {found['ratio_min'][peer]:.2f} |"
-            )
-        footnotes.add(f"{found['device']}; Tilewright {timings[OURS]['version']}")
-    if not rows:
+    found = sorted(comparisons, key=lambda c: (c["model"], c["threads"]))
+    if not found:
         return "No measured results yet.\n"
-    return "\n".join([*HEAD, *rows, "", *(f"On {note}." for note in sorted(footnotes))]) + "\n"
+    peers = sorted({_named(one, peer) for one in found for peer in one["ratio_median"]})
+    head = ("model", "threads", "Tilewright, ms", *(name for _, name in peers), "best of them")
+    rows = [head, ("---",) * len(head)]
+    columns: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        timings = {timing["contender"]: timing for timing in one["timings"]}
+        ratios = {
+            peer: (one["ratio_median"][peer], one["ratio_min"][peer])
+            for peer, _ in peers
+            if peer in one["ratio_median"]
+        }
+        ratios[BEST] = (min(m for m, _ in ratios.values()), min(m for _, m in ratios.values()))
+        for name, pair in ratios.items():
+            columns.setdefault(name, []).append(pair)
+        cells = (_cell(ratios.get(name)) for name in (*(peer for peer, _ in peers), BEST))
+        model = one["model"].removesuffix(".onnx")
+        rows.append((model, str(one["threads"]), f"{timings[OURS]['median_us'] / 1e3:.3f}", *cells))
+    means = {name: _means(pairs) for name, pairs in columns.items()}
+    cells = (_cell(means[name]) for name in (*(peer for peer, _ in peers), BEST))
+    rows.append(("**geometric mean**", "", "", *cells))
+    notes = {f"{one['device']}; Tilewright {_version(one, OURS)}" for one in found}
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", *(f"On {note}." for note in sorted(notes))]) + "\n"
+
+
+def _named(comparison: Mapping[str, Any], peer: str) -> tuple[str, str]:
+    return peer, f"{peer} {_version(comparison, peer)}"
+
+
+def _version(comparison: Mapping[str, Any], contender: str) -> str:
+    timings = comparison["timings"]
+    return str(next(one["version"] for one in timings if one["contender"] == contender))
+
+
+def _cell(pair: tuple[float, float] | None) -> str:
+    return "–" if pair is None else f"{pair[0]:.2f} ({pair[1]:.2f})"
+
+
+def _means(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    medians, minima = zip(*pairs, strict=True)
+    return statistics.geometric_mean(medians), statistics.geometric_mean(minima)
 
 
 def case_table(counts: Mapping[str, Mapping[str, int]]) -> str:

@@ -26,12 +26,25 @@ def _comparison(model: str, threads: int) -> dict[str, Any]:
 
 def test_rows_are_sorted_and_name_the_machine() -> None:
     text = update_docs.table([_comparison("b.onnx", 1), _comparison("a.onnx", 2)])
-    rows = [line for line in text.splitlines() if "onnxruntime" in line]
-    assert rows == [
-        "| a | 2 | 2.000 | onnxruntime 1.32.0 | 1.50 | 1.25 |",
-        "| b | 1 | 2.000 | onnxruntime 1.32.0 | 1.50 | 1.25 |",
+    rows = text.splitlines()
+    assert rows[:5] == [
+        "| model | threads | Tilewright, ms | onnxruntime 1.32.0 | best of them |",
+        "| --- | --- | --- | --- | --- |",
+        "| a | 2 | 2.000 | 1.50 (1.25) | 1.50 (1.25) |",
+        "| b | 1 | 2.000 | 1.50 (1.25) | 1.50 (1.25) |",
+        "| **geometric mean** |  |  | 1.50 (1.25) | 1.50 (1.25) |",
     ]
     assert text.endswith("On A CPU, 2 processors; Tilewright 0.1.0.\n")
+
+
+def test_a_peer_that_could_not_run_a_model_has_no_ratio_there() -> None:
+    both = _comparison("a.onnx", 1)
+    both["timings"].append({"contender": "openvino", "version": "9", "median_us": 1.0})
+    both["ratio_median"]["openvino"], both["ratio_min"]["openvino"] = 6.0, 1.0
+    rows = update_docs.table([both, _comparison("b.onnx", 1)]).splitlines()
+    assert rows[0].endswith("| onnxruntime 1.32.0 | openvino 9 | best of them |")
+    assert rows[2].endswith("| 1.50 (1.25) | 6.00 (1.00) | 1.50 (1.00) |")
+    assert rows[3].endswith("| 1.50 (1.25) | – | 1.50 (1.25) |")
 
 
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
