@@ -21,10 +21,11 @@ from tilewright.runtime.cpu.allocator import allocate_at
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Some memory and its address."""
+    """Some memory, its address and size (which NumPy is slow to tell)."""
 
     memory: npt.NDArray[Any]
     address: int
+    num_bytes: int
 
 
 class ArenaPool:
@@ -46,13 +47,16 @@ class ArenaPool:
             OutOfMemory: there is none, and the system gives none.
         """
         with self._lock:
-            fitting = [block for block in self._idle if block.memory.nbytes >= num_bytes]
+            for position, block in enumerate(self._idle):
+                if block.address == address and block.num_bytes >= num_bytes:
+                    return self._idle.pop(position)
+            fitting = [block for block in self._idle if block.num_bytes >= num_bytes]
             if fitting:
-                found = min(fitting, key=lambda b: (b.address != address, b.memory.nbytes))
+                found = min(fitting, key=lambda block: block.num_bytes)
                 self._idle.remove(found)
                 return found
             self._idle.clear()
-        return Block(*allocate_at(num_bytes, "the memory plan of a run"))
+        return Block(*allocate_at(num_bytes, "the memory plan of a run"), num_bytes)
 
     def give(self, block: Block) -> None:
         """Makes a block available to other runs."""
