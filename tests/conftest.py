@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_gpu)
         if "nvrtc" in item.keywords and not has_nvrtc:
             item.add_marker(no_nvrtc)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_engines_of_other_tests() -> Iterator[None]:
+    """A test that plants a fault must not get the right engine of the same model from a cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.compiler.build.key_of", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -213,7 +213,7 @@ class Model:
         model = self._imported.clone()
         expand_functions(model, wanted, infos=None, file=self.name)
         try:
-            run_passes(model, verify_passes=True, feeds=dict(feeds))
+            run_passes(model, passes=STANDARD, verify_passes=True, feeds=dict(feeds))
         except VerificationFailed as error:
             return error.message
         return None

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import engine_cache
+from tilewright.compiler import build, engine_cache
 from tilewright.compiler.engine_cache import EngineCache, key_of
 from tilewright.compiler.options import CompileOptions, Wishes, make_options, make_wishes
 from unit.compiler.models import feeds_of, network, saved
@@ -28,6 +28,12 @@ def wishes(**given: Any) -> Wishes:
     asked: dict[str, Any] = {"verify": True, "verify_passes": False, "verify_feeds": None}
     dumps = {"dump_graph": None, "dump_kernels": None}
     return make_wishes(**{**asked, **dumps, "cache": None, "progress": None, **given})
+
+
+@pytest.fixture(autouse=True)
+def _cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for users; other tests keep no engines."""
+    monkeypatch.setattr(build, "key_of", engine_cache.key_of)
 
 
 @pytest.fixture

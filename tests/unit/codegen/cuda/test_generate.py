@@ -78,7 +78,7 @@ def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
     kernel = fixed(KERNELS["column_max"](), {"k": 64, "n": 8192})
     reason = "neighbouring rows are read together"
     assert ("row", reason) in generate(kernel).stages[0].refused
-    short = fixed(KERNELS["row_sum"](), {"m": 8, "k": 4})
+    short = fixed(KERNELS["row_sum"](), {"m": 7, "k": 4})
     assert ("row", "rows of 4") in generate(short).stages[0].refused
 
 
