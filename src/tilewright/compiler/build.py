@@ -134,7 +134,8 @@ def compile(
         check_tunable(options.target, search=wishes.tuning.search, candidates=options.candidates)
     _check_dumps(model, wishes)
     engines = _engine_cache(wishes.cache)
-    key = key_of(model, options, wishes)
+    for_torch = example_inputs is not None or dynamic_shapes is not None  # of no use to a file
+    key = None if for_torch else key_of(model, options, wishes)
     if (kept := engines.find(key)) is not None:
         kept.times["total_seconds"] = round(perf_counter() - start, 4)
         return Engine(kept)
@@ -164,7 +165,8 @@ def compile(
         _dump(wishes.dump_kernels, build, parts)
     engine = Engine(parts)
     _conclude(engine, parts, imported, build, wishes)
-    engines.keep(key, parts)
+    if engine.runs_here or not wishes.verify:  # not what could not be verified
+        engines.keep(key, parts)
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine
 

@@ -14,7 +14,6 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -57,7 +56,7 @@ class EngineCache:
         except (UserError, CorruptEngine, OSError):
             return None
         parts.times["seconds"] = {"load from the cache": round(time.perf_counter() - start, 4)}
-        parts.times["notes"] = ["taken whole from the cache: equal to what was built and verified"]
+        parts.times["notes"] = ["taken whole from the cache, as it was built before"]
         return parts
 
     def keep(self, key: str | None, parts: EngineParts) -> None:
@@ -91,11 +90,11 @@ def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
     """What an engine is kept under; None where it must be built.
 
     That is where more than the engine is asked for (dumps, checks of passes, a search of
-    schedules), and where the model is no single file.
+    schedules), where the model is no single file, and for GPUs, whose compiler is not in the key.
     """
     searches = wishes.tuning is not None and wishes.tuning.search
     more = (wishes.verify_passes, wishes.dump_graph, wishes.dump_kernels, searches)
-    if any(more) or not isinstance(model, str | os.PathLike):
+    if any(more) or options.target != "cpu" or not isinstance(model, str | os.PathLike):
         return None
     path = Path(model)
     try:
@@ -107,13 +106,13 @@ def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
     found = hashlib.sha256()
     for part in (hashlib.sha256(content).hexdigest(), path.name, repr(options), _surroundings()):
         found.update(part.encode() + b"\0")
-    if options.target == "cpu":
-        found.update(repr(named_target(options.cpu or "host")).encode())
-    found.update(repr(wishes.verify).encode())
+    found.update(repr((named_target(options.cpu or "host"), wishes.verify)).encode())
     _update_feeds(found, wishes.verify_feeds)
     if wishes.tuning is not None and wishes.tuning.store is not None:
-        with suppress(OSError):  # a store that is not there has no timings
+        try:
             found.update(wishes.tuning.store.read_bytes())
+        except OSError:
+            return None  # the build says what it makes of that
     return found.hexdigest()
 
 

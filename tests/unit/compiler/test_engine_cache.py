@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tilewright as tw
 from tilewright.compiler import build, engine_cache
 from tilewright.compiler.engine_cache import EngineCache, key_of
 from tilewright.compiler.options import CompileOptions, Wishes, make_options, make_wishes
+from tilewright.core.errors import BadOption
 from unit.compiler.models import feeds_of, network, saved
 
 NOTE = "taken whole from the cache"
@@ -108,6 +110,9 @@ def test_what_needs_a_build_has_no_key(model: Path, tmp_path: Path) -> None:
         {"tune": True},
     ]
     assert [key_of(model, options(), wishes(**one)) for one in more] == [None] * len(more)
+    missing = wishes(timing_store=tmp_path / "none.sqlite")
+    assert key_of(model, options(), missing) is None
+    assert key_of(model, options(target="sm_90"), wishes()) is None
     assert key_of(network(), options(), wishes()) is None
     assert key_of(tmp_path / "none.onnx", options(), wishes()) is None
 
@@ -116,6 +121,23 @@ def test_a_model_with_files_beside_it_has_no_key(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(network(), path, save_as_external_data=True, size_threshold=0, location="w.bin")
     assert key_of(path, options(), wishes()) is None
+
+
+@pytest.mark.parametrize("extra", [{"example_inputs": (1,)}, {"dynamic_shapes": {}}])
+def test_what_a_build_refuses_is_refused_with_a_full_cache(
+    model: Path, tmp_path: Path, extra: dict[str, Any]
+) -> None:
+    tw.compile(model, threads=1, cache=tmp_path / "cache")
+    with pytest.raises(BadOption):
+        tw.compile(model, threads=1, cache=tmp_path / "cache", **extra)
+
+
+def test_an_engine_that_could_not_be_verified_is_not_kept(model: Path, tmp_path: Path) -> None:
+    foreign = {"cpu": "neoverse-v1" if platform.machine() == "x86_64" else "haswell"}
+    for verify in (True, True, False, False):
+        engine = tw.compile(model, threads=1, cache=tmp_path, verify=verify, **foreign)
+    assert is_taken(engine)
+    assert len(list((tmp_path / "engines").iterdir())) == 1
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.4, 0.99])
