@@ -10,7 +10,7 @@ Not here: fusion (lower.fuse), machine code (compiler.compile_kernels).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,15 @@ class DraftProgram:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     steps: list[Any]
+
+    def segments(self) -> Iterator[DraftSegment]:
+        """Every segment in order, those of sub-programs too."""
+        for step in self.steps:
+            if isinstance(step, DraftSegment):
+                yield step
+            elif isinstance(step, DraftControl):
+                for inner in step.programs.values():
+                    yield from inner.segments()
 
 
 @dataclass(slots=True)

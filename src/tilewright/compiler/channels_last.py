@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.dtypes import FLOAT16
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
@@ -44,12 +44,8 @@ def channels_last_program(
     program: DraftProgram, constants: dict[str, Array], log: DecisionLog
 ) -> None:
     """Chooses layouts in every segment, those of sub-programs too."""
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            _segment(step, constants, log)
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                channels_last_program(inner, constants, log)
+    for segment in program.segments():
+        _segment(segment, constants, log)
 
 
 @dataclass(frozen=True, slots=True)

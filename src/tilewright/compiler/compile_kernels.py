@@ -89,14 +89,10 @@ class KernelStore:
 
     def count(self, program: DraftProgram) -> None:
         """Counts the work of all kernels; done before layouts, as padding is no work."""
-        for step in program.steps:
-            if isinstance(step, DraftSegment):
-                for item in step.items:
-                    if isinstance(item, Kernel):
-                        self.work[item.outputs[0].name] = count(item)
-            elif isinstance(step, DraftControl):
-                for inner in step.programs.values():
-                    self.count(inner)
+        for segment in program.segments():
+            for item in segment.items:
+                if isinstance(item, Kernel):
+                    self.work[item.outputs[0].name] = count(item)
 
     def work_of(self, kernel: Kernel) -> Counts:
         """Counts of a kernel as it was before layouts, which only add padding to it.

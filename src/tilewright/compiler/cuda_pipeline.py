@@ -14,7 +14,7 @@ from tilewright.codegen.cuda.deep import is_deep
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
 from tilewright.codegen.cuda.split_depth import split_depth
 from tilewright.codegen.cuda.target import CudaTarget, cuda_target
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.compile_kernels import finish
 from tilewright.compiler.contracts import check_program
@@ -103,17 +103,13 @@ def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None
 
     Where blocks have clusters, the kernels that can use them split their sums by themselves.
     """
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            step.items = [
-                _in_parts(item, log)
-                if isinstance(item, Kernel) and not (clusters and is_deep(item))
-                else item
-                for item in step.items
-            ]
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                _split_sums(inner, log, clusters)
+    for segment in program.segments():
+        segment.items = [
+            _in_parts(item, log)
+            if isinstance(item, Kernel) and not (clusters and is_deep(item))
+            else item
+            for item in segment.items
+        ]
 
 
 def _in_parts(kernel: Kernel, log: DecisionLog) -> Kernel:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import AxisVar, Buffer, Expr, Kernel, Load, Reduce, load, walk
 from tilewright.kernel.ir import transform as rewrite
@@ -31,12 +31,8 @@ def depth_last_program(
     program: DraftProgram, constants: dict[str, Array], log: DecisionLog
 ) -> None:
     """Chooses the layout of weights in every segment, those of sub-programs too."""
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            _segment(step, constants, log)
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                depth_last_program(inner, constants, log)
+    for segment in program.segments():
+        _segment(segment, constants, log)
 
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy.typing as npt
 
 from tilewright.codegen.cuda.attention import attention_refusal
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
@@ -48,12 +48,8 @@ def join_attention_program(
     program: DraftProgram, constants: Mapping[str, Array], log: DecisionLog
 ) -> None:
     """Joins in every segment, those of sub-programs too."""
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            _segment(step, constants, log)
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                join_attention_program(inner, constants, log)
+    for segment in program.segments():
+        _segment(segment, constants, log)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
@@ -43,12 +43,8 @@ _SUFFIX = "$float16"
 
 def narrow_program(program: DraftProgram, constants: dict[str, Array], log: DecisionLog) -> None:
     """Narrows every segment, those of sub-programs too."""
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            _narrow_segment(step, constants, log)
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                narrow_program(inner, constants, log)
+    for segment in program.segments():
+        _narrow_segment(segment, constants, log)
 
 
 def _narrow_segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compiler.build_program import DraftControl, DraftProgram, DraftSegment
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.dtypes import FLOAT16
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
@@ -48,12 +48,8 @@ def pad_channels_program(
     program: DraftProgram, constants: dict[str, Array], log: DecisionLog
 ) -> None:
     """Pads in every segment, those of sub-programs too."""
-    for step in program.steps:
-        if isinstance(step, DraftSegment):
-            _segment(step, constants, log)
-        elif isinstance(step, DraftControl):
-            for inner in step.programs.values():
-                pad_channels_program(inner, constants, log)
+    for segment in program.segments():
+        _segment(segment, constants, log)
 
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:

@@ -133,9 +133,9 @@ def test_what_a_build_refuses_is_refused_with_a_full_cache(
 
 
 def test_an_engine_that_could_not_be_verified_is_not_kept(model: Path, tmp_path: Path) -> None:
-    foreign = {"cpu": "neoverse-v1" if platform.machine() == "x86_64" else "haswell"}
+    foreign = "neoverse-v1" if platform.machine() == "x86_64" else "haswell"
     for verify in (True, True, False, False):
-        engine = tw.compile(model, threads=1, cache=tmp_path, verify=verify, **foreign)
+        engine = tw.compile(model, threads=1, cache=tmp_path, verify=verify, cpu=foreign)
     assert is_taken(engine)
     assert len(list((tmp_path / "engines").iterdir())) == 1
 
