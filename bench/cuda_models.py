@@ -93,15 +93,10 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         executor.modules.overlap = False
         executor.release()
     outputs = engine.run(feeds)
-    host = []
-    for _ in range(30):
-        begin = time.perf_counter()
-        engine.run(feeds)
-        host.append(1e6 * (time.perf_counter() - begin))
+    row["run_us"] = round(_run_us(engine, feeds), 1)
     segments = [step for step in engine.program.steps if isinstance(step, Segment)]
     values, symbols = check_feeds(feeds, engine.inputs, {})
     row["segments"], row["kernels_count"] = len(segments), engine.summary["kernels"]
-    row["run_us"] = round(statistics.median(host), 1)
     moved = [*feeds.values(), *outputs.values(), *engine._parts.constants.values()]
     num_bytes = sum(np.asarray(array).nbytes for array in moved)
     flops = sum(
@@ -130,6 +125,16 @@ def _measure(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         row["floor_us"] = round(floor_us, 2)
         row["over_floor"] = round(row["gpu_us"] / floor_us, 2)
     return row
+
+
+def _run_us(engine: tw.Engine, feeds: dict[str, Any]) -> float:
+    """Median time of a run from and to host memory."""
+    host = []
+    for _ in range(30):
+        begin = time.perf_counter()
+        engine.run(feeds)
+        host.append(1e6 * (time.perf_counter() - begin))
+    return statistics.median(host)
 
 
 def _commit() -> str:

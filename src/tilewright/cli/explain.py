@@ -1,6 +1,6 @@
 """``tilewright explain``: why an engine is as fast as it is, or what a model would cost."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,11 +119,21 @@ def explain_model(
         console.log("timing runs")
     if diff is None:
         _print(explained(engines[0], runs), html, as_json=as_json)
-        return
+    else:
+        old, new = (partial(explained, engine, runs) for engine in engines)
+        _print_difference(old, new, (str(model), str(diff)), as_json=as_json)
+
+
+def _print_difference(
+    old: "Callable[[], Explanation]",
+    new: "Callable[[], Explanation]",
+    names: tuple[str, str],
+    *,
+    as_json: bool,
+) -> None:
     from tilewright.runtime.explain.difference import difference, explain_in_turns
 
-    old, new = explain_in_turns(*(partial(explained, engine, runs) for engine in engines))
-    found = difference(old, new, (str(model), str(diff)))
+    found = difference(*explain_in_turns(old, new), names)
     if as_json:
         console.write_json(found.json())
     else:

@@ -147,6 +147,18 @@ def compile(
         feeds=wishes.verify_feeds,
         reproducer=wishes.reproducer,
     )
+    imported = _import(model, build, example_inputs, dynamic_shapes)
+    parts = _parts(imported, build, wishes)
+    engine = Engine(parts)
+    _conclude(engine, parts, imported, build, wishes)
+    if engine.runs_here or not wishes.verify:  # not what could not be verified
+        engines.keep(key, parts)
+    parts.times["total_seconds"] = round(perf_counter() - start, 4)
+    return engine
+
+
+def _import(model: Any, build: Build, example_inputs: Any, dynamic_shapes: Any) -> Model:
+    """The model as a graph; the ranges that it declares become options of the build."""
     with build.stage("import"):
         imported = Model.load(
             model,
@@ -155,20 +167,25 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
-        if options.integer_only:
+        if build.options.integer_only:
             imported.make_integer_only(build.log)
-    build.options = replace(options, ranges=_ranges(imported, options.ranges))
-    parts = _parts(imported, build, wishes.verify_passes)
+    build.options = replace(build.options, ranges=_ranges(imported, build.options.ranges))
+    return imported
+
+
+def _parts(model: Model, build: Build, wishes: Wishes) -> EngineParts:
+    """The engine, and the dumps of its graph and kernels that were asked for."""
+    if build.options.target == "cpu":
+        parts = compile_parts(model, build, verify_passes=wishes.verify_passes)
+    else:
+        from tilewright.compiler.cuda_pipeline import compile_cuda_parts
+
+        parts = compile_cuda_parts(model, build, verify_passes=wishes.verify_passes)
     if wishes.dump_graph is not None:
-        imported.save(wishes.dump_graph)
+        model.save(wishes.dump_graph)
     if wishes.dump_kernels is not None:
         _dump(wishes.dump_kernels, build, parts)
-    engine = Engine(parts)
-    _conclude(engine, parts, imported, build, wishes)
-    if engine.runs_here or not wishes.verify:  # not what could not be verified
-        engines.keep(key, parts)
-    parts.times["total_seconds"] = round(perf_counter() - start, 4)
-    return engine
+    return parts
 
 
 def _conclude(
@@ -210,14 +227,6 @@ def _check_dumps(model: Any, wishes: Wishes) -> None:
     for folder in (wishes.dump_kernels, wishes.reproducer):
         if folder is not None:
             check_folder(folder)
-
-
-def _parts(model: Model, build: Build, verify_passes: bool) -> EngineParts:
-    if build.options.target == "cpu":
-        return compile_parts(model, build, verify_passes=verify_passes)
-    from tilewright.compiler.cuda_pipeline import compile_cuda_parts
-
-    return compile_cuda_parts(model, build, verify_passes=verify_passes)
 
 
 def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:
