@@ -4,7 +4,8 @@ Input -> Output: a nest, its schedule, the digits of its iterations -> how far a
 load of a panel of weights asks.
 Why: a panel that only a few tiles use is waited for while the first of them reads it; asked for
 during the tiles before, it comes in time.
-Guarantees: only panels that fit the second cache beside the present one are asked for.
+Guarantees: only panels that fit the second cache beside the present one are asked for, and only
+where all panels in a row do not.
 Not here: the instruction (reductions).
 """
 
@@ -51,12 +52,13 @@ def _distance(
     ]
     if form.rest or form.stride(vector) != ONE or not moving:
         return None
-    name, count = digits[moving[-1]]
+    name, _ = digits[moving[-1]]
+    panels = product(size for _, size in digits[_first_of_run(moving, digits) : moving[-1] + 1])
     tiles = product(size for _, size in digits[moving[-1] + 1 :])
     step = form.terms[name] * schedule.copies(name)
     if name == vector:
         step = step * (schedule.lanes * schedule.chunk)
-    if not (tiles.is_const and step.is_const and count.is_const):
+    if not (tiles.is_const and step.is_const and panels.is_const):
         return None
     columns = schedule.lanes * schedule.copies(vector)
     columns *= 1 if name == vector else schedule.copies(name)
@@ -65,4 +67,12 @@ def _distance(
     if tiles.const > _MOST_TILES or panel > _CACHE_BYTES:
         return None
     distance = step.const * item
-    return distance if distance * count.const > _CACHE_BYTES else None
+    return distance if distance * panels.const > _CACHE_BYTES else None
+
+
+def _first_of_run(moving: Sequence[int], digits: Sequence[tuple[str, Dim]]) -> int:
+    """The slowest digit such that from it to the last moving one every panel is another."""
+    first = moving[-1]
+    while first and (first - 1 in moving or digits[first - 1][1] == ONE):
+        first -= 1
+    return first

@@ -41,6 +41,21 @@ def test_who_asks(rows: Dim | int, depth: int, panels: int, asks: bool) -> None:
     assert ("llvm.prefetch" in generate(product(rows, depth, panels), WIDE).text) == asks
 
 
+@pytest.mark.parametrize(("images", "asks"), [(1, True), (3, False)])
+def test_small_matrices_in_a_row_are_asked_for_as_one_large(images: int, asks: bool) -> None:
+    # With several images between them, the panels of one matrix come again from the cache.
+    a, w = buffer("a", 36, images, 41, 128), buffer("w", 36, 4, 128, 32)
+    axis = Axis("r", Dim.of(128))
+    kernel = pure(
+        buffer("out", 36, images, 40, 4, 32),
+        (a, w),
+        lambda p, n, m, o, i: reduce_axes(
+            "sum", (axis,), a[p, n, m, axis.var] * w[p, o, axis.var, i]
+        ),
+    )
+    assert ("llvm.prefetch" in generate(kernel, WIDE).text) == asks
+
+
 def test_a_step_asks_once_for_each_vector_of_weights() -> None:
     text = generate(product(14, 128, 64), WIDE).text
     assert text.count("call void @llvm.prefetch") == 2
