@@ -9,7 +9,7 @@ Not here: small models that reproduce a fault (compiler.reproducer).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,7 +82,9 @@ class Fault:
         return tuple(lines)
 
 
-def find_fault(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Fault | None:
+def find_fault(
+    engine: Engine, model: Model, feeds: Mapping[str, Any], *, least: float = 0.0
+) -> Fault | None:
     """Finds where an engine first differs from its model.
 
     Args:
@@ -90,6 +92,7 @@ def find_fault(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Fault 
         model: the same model; names that its imported graph shares with the engine denote equal
             values.
         feeds: inputs on which the engine's outputs are wrong.
+        least: how far any float value may be from what its inputs give.
 
     Returns:
         The origin of the largest error that no input justifies; None where nothing can be compared.
@@ -99,7 +102,7 @@ def find_fault(engine: Engine, model: Model, feeds: Mapping[str, Any]) -> Fault 
     """
     values = observe(engine, feeds)
     unjudged: list[str] = []
-    found = list(_errors(model.original, values, unjudged))
+    found = list(_errors(model.original, values, unjudged, least))
     if not found:
         return None
     wrong = [pair for pair in found if not pair[1].passed]
@@ -157,7 +160,7 @@ def _size(error: OutputError) -> float:
 
 
 def _errors(
-    graph: GraphView, values: Mapping[str, Any], unjudged: list[str]
+    graph: GraphView, values: Mapping[str, Any], unjudged: list[str], least: float
 ) -> Iterator[tuple[Region, OutputError]]:
     """The error of each value on the engine's own inputs to it; adds to what has none."""
     for region in regions(graph, values.keys()):
@@ -166,25 +169,33 @@ def _errors(
             unjudged.append(region.value)
             continue
         try:
-            yield region, _error(graph, region, values)
+            yield region, _error(graph, region, values, least)
         except UserError:
             unjudged.append(region.value)  # the reference refuses what an earlier fault made
 
 
-def _error(graph: GraphView, region: Region, values: Mapping[str, Any]) -> OutputError:
+def _error(
+    graph: GraphView, region: Region, values: Mapping[str, Any], least: float
+) -> OutputError:
     """Against float64; then also against the stated types, and allowing for what rounding does."""
     name, got = region.value, values[region.value]
+
+    def compared(wants: Sequence[Any]) -> OutputError:
+        found = compare_nearest(name, _dtype(got), got, wants)
+        allowed = max(found.tolerance, least) if found.tolerance else 0.0
+        return replace(found, tolerance=allowed)
+
     wants = [_evaluate(graph, region, values, wide=True)]
-    error = compare_nearest(name, _dtype(got), got, wants)
+    error = compared(wants)
     if not error.passed:
         wants.append(_evaluate(graph, region, values, wide=False))
-        error = compare_nearest(name, _dtype(got), got, wants)
+        error = compared(wants)
     if error.passed:
         return error
     part, feeds = part_of(graph, region), {read: values[read] for read in region.inputs}
     moved = list(nudged_values(part, feeds, name))
     if moved:
-        return compare_nearest(name, _dtype(got), got, [*wants, *moved])
+        return compared([*wants, *moved])
     allowed = max(error.tolerance, sensitivity(part, feeds, name) if error.tolerance else 0.0)
     return replace(error, tolerance=allowed)
 

@@ -23,6 +23,7 @@ from tilewright.core.shape import Dim
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.shapes.infer import Inference
 from tilewright.graph.view import GraphView, NodeView
+from tilewright.kernel.dot import BYTES, DotKind
 from tilewright.kernel.ir import Kernel
 from tilewright.lower.context import Item, View
 from tilewright.lower.fuse import fuse
@@ -373,6 +374,7 @@ def layout_program(
     disabled: Collection[str] = (),
     *,
     least_block: int | None = None,
+    dots: Collection[DotKind] = (BYTES,),
 ) -> None:
     """Chooses layouts in every segment, in place; packed arrays join the constants."""
     for step in program.steps:
@@ -385,11 +387,14 @@ def layout_program(
                 log,
                 disabled,
                 least_block=least_block,
+                dots=dots,
             )
             constants.update(packed)
         elif isinstance(step, DraftControl):
             for inner in step.programs.values():
-                layout_program(inner, constants, block, log, disabled, least_block=least_block)
+                layout_program(
+                    inner, constants, block, log, disabled, least_block=least_block, dots=dots
+                )
 
 
 def finished(fields: Mapping[str, Any], kind: type, programs: Mapping[str, Program]) -> Any:

@@ -25,7 +25,7 @@ Progress = Callable[[str, int, int], None]
 USER_CACHE = "user"
 
 
-_PRECISIONS = {False: ("fp32",), True: ("fp32", "fp16")}  # by whether the target is a GPU
+_PRECISIONS = {False: ("fp32", "bf16"), True: ("fp32", "fp16")}  # by whether the target is a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,8 @@ class CompileOptions:
         target: ``cpu``, ``cuda``, or architectures of GPUs as ``sm_80+sm_90``.
         cpu: processor's name, or None for this machine.
         precision: ``fp32``: every operator in the types that the model states; ``fp16``, on GPUs:
-            float32 values inside of the network are kept as float16.
+            float32 values inside of the network are kept as float16; ``bf16``, on CPUs: weights
+            and what they multiply are rounded to bfloat16, sums are float32.
         threads: threads of a run.
         ranges: declared range of symbolic dims.
         require: the contract.
@@ -210,8 +211,11 @@ def _target(name: Any, cpu: Any) -> str:
 def _precision(name: Any, on_gpu: bool) -> str:
     if isinstance(name, str) and name == "fp16" and not on_gpu:
         raise BadOption(
-            "precision fp16 is for GPUs", remedy="it needs target=cuda (--target cuda), or use fp32"
+            "precision fp16 is for GPUs",
+            remedy="it needs target=cuda (--target cuda), or use bf16 or fp32",
         )
+    if isinstance(name, str) and name == "bf16" and on_gpu:
+        raise BadOption("precision bf16 is for CPUs", remedy="use fp16 or fp32 with this target")
     return check.one_of("precision", name, _PRECISIONS[on_gpu])
 
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tilewright.codegen.cpu.dots import dot_kinds
 from tilewright.codegen.cpu.driver import add_driver
 from tilewright.codegen.cpu.emit import Module
 from tilewright.codegen.cpu.objects import llvm_version
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import CpuTarget, named_target
 from tilewright.codegen.cuda.target import is_cuda
+from tilewright.compiler.bfloat16 import use_bfloat16
 from tilewright.compiler.build_program import Builder, DraftProgram, fuse_program, layout_program
 from tilewright.compiler.compile_kernels import KernelStore, compile_objects, finish
 from tilewright.compiler.contracts import check_compiled, check_program
@@ -84,6 +86,9 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     """Runs all stages on an imported model."""
     target = named_target("host" if build.options.cpu is None else build.options.cpu)
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
+    if build.options.precision == "bf16":
+        with build.stage("precision"):
+            use_bfloat16(draft, builder.constants, build.log, build.options.disable)
     store = KernelStore(target, build.log, build.options.disable)
     store.count(draft)
     with build.stage("layout"):
@@ -95,6 +100,7 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
             build.log,
             disabled,
             least_block=target.least_block,
+            dots=dot_kinds(target),
         )
     if build.tuning is not None:
         with build.stage("tune"):

@@ -110,7 +110,7 @@ def verify_engine(
     if found.passed or engine.info.get("precision") == "fp16":
         return found
     try:
-        fault = find_fault(engine, model, found.feeds)
+        fault = find_fault(engine, model, found.feeds, least=_least_tolerance(engine))
     except OutOfMemory:  # all values at once need more memory than a run
         return found
     if fault is not None and fault.cause == "rounding" and _may_add_up(found, model.original):
@@ -184,13 +184,22 @@ def _compared(
         for spec in engine.outputs
     )
     factor = _WINOGRAD_FACTOR if _uses_winograd(engine) else 1.0
-    least = TOLERANCES["float16"] if engine.info.get("precision") == "fp16" else 0.0
+    least = _least_tolerance(engine)
     return tuple(
         replace(output, tolerance=max(factor, least / output.tolerance) * output.tolerance)
         if output.tolerance
         else output
         for output in found
     )
+
+
+_NARROW = {"fp16": "float16", "bf16": "bfloat16"}  # types that a precision keeps operands in
+
+
+def _least_tolerance(engine: Engine) -> float:
+    """Of float results, where a precision rounds the operands of an engine."""
+    narrow = _NARROW.get(engine.info.get("precision", ""))
+    return 0.0 if narrow is None else TOLERANCES[narrow]
 
 
 _WINOGRAD_FACTOR = 2.0  # DESIGN: 2e-5 instead of 1e-5, recorded in the decisions
@@ -225,7 +234,7 @@ def check_tolerance(found: Verification, model: Model, options: CompileOptions) 
             str(found),
             file=model.name,
             remedy="this network needs precision=fp32"
-            if options.precision == "fp16"
+            if options.precision in _NARROW
             else "`tilewright verify MODEL --reproducer DIR` writes a small model that shows it",
         )
     limit = options.require.max_error

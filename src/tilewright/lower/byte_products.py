@@ -1,14 +1,14 @@
-"""Sums of products of bytes: how their operands are stored, four factors beside each other.
+"""Sums of products of narrow numbers: how operands are stored, factors beside each other.
 
-Input -> Output: a segment's kernels -> layouts of 8-bit images; kernels over those -> the same with
-sums in dot products of four.
+Input -> Output: a segment's kernels -> layouts of 8-bit images; kernels over those, or over blocks
+of bfloat16 -> the same with sums in dot products of four bytes, of two bfloat16.
     channels:  sum co, ci: u8(x[n, co, h, w, ci]) * s8(w[m, 16*co + ci])   ->
                sum co, cq, j: u8(x[n, co, h, w, 4*cq + j]) * s8(packed[mo, co, cq, mi, j])
     taps:      sum kh, kw: u8(x[n, co, h + kh, w + kw, ci]) * s8(w[16*co + ci, kh, kw])   ->
                sum kh, kq, j: u8(x[n, co, h + kh, w + 4*kq + j, ci]) * s8(packed[co, kh, kq, ci, j])
                of one channel a sum, or of few channels, which stay row by row
-Guarantees: values are unchanged, integer sums being exact in any order; what is read beyond the
-last tap lies in the buffer, and is multiplied by 0.
+Guarantees: terms of sums are unchanged, and integer sums, which are exact in any order; what is
+read beyond the last tap lies in the buffer, and is multiplied by 0.
 Not here: rewriting of layouts (kernel.blocked), packing (lower.pack), instructions (codegen).
 """
 
@@ -28,7 +28,7 @@ from tilewright.kernel.blocked import (
     axis_extents,
     splittable,
 )
-from tilewright.kernel.dot import UNIT, factors, is_dot
+from tilewright.kernel.dot import BYTES, DotKind, factors, is_dot, kind_of
 from tilewright.kernel.ir import (
     Axis,
     AxisVar,
@@ -54,7 +54,7 @@ _MUCH_PADDING = 1.25
 _HALVINGS = 3
 _CHANNELS = 1
 _LEAST_RANK = 2
-BYTES = (INT8, UINT8)
+BYTE_TYPES = (INT8, UINT8)
 
 # --- layouts --------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def byte_layouts(
         if not _is_convolution(kernel, constants):
             continue
         for buffer in (*kernel.inputs, *kernel.outputs):
-            if buffer.name in layouts or buffer.name in constants or buffer.dtype not in BYTES:
+            if buffer.name in layouts or buffer.name in constants or buffer.dtype not in BYTE_TYPES:
                 continue
             reason = _against(buffer, kernels, fixed, written)
             if reason is None:
@@ -101,14 +101,14 @@ def _block(buffer: Buffer, kernels: Sequence[Kernel], blocks: tuple[int, int]) -
     allowed = (_MUCH_PADDING if free < most else _MAX_PADDING, _MAX_PADDING)
     for limit in allowed:
         for size in _sizes(most):
-            if -(-channels // size) * size <= limit * channels and channels >= UNIT:
+            if -(-channels // size) * size <= limit * channels and channels >= BYTES.unit:
                 return size if _is_blockable(buffer, kernels, size) else 1
     return 1
 
 
 def _sizes(most: int) -> list[int]:
     """A vector's lanes, and what smaller vectors hold."""
-    return [most >> shift for shift in range(_HALVINGS) if most >> shift >= UNIT]
+    return [most >> shift for shift in range(_HALVINGS) if most >> shift >= BYTES.unit]
 
 
 def _is_blockable(buffer: Buffer, kernels: Sequence[Kernel], block: int) -> bool:
@@ -177,7 +177,7 @@ def _add_borders(layouts: dict[str, Layout], kernels: Sequence[Kernel]) -> None:
         extents = axis_extents(stage)
         for load, taps in _tap_loads(stage, layouts):
             place = len(load.index) - 1
-            whole = {**extents, taps.name: taps.extent.ceildiv(UNIT) * UNIT}
+            whole = {**extents, taps.name: taps.extent.ceildiv(BYTES.unit) * BYTES.unit}
             after = beyond(affine(load.index[place]), shapes[load.buffer][place], whole)
             if 0 < after <= MAX_BORDER:
                 _widen(layouts, load.buffer, {place: (0, after)}, None)
@@ -206,8 +206,10 @@ def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, 
     """Loads whose taps along the last dim become dot products: few channels, or one a sum."""
     found: list[tuple[Load, Axis]] = []
     for node in walk(*(store.value for store in stage.stores)):
-        loads = _data_of(node) if isinstance(node, Reduce) else None
-        if loads is None or not isinstance(node, Reduce) or loads[0].buffer not in layouts:
+        if not isinstance(node, Reduce) or kind_of(node) is not BYTES:
+            continue
+        loads = _data_of(node)
+        if loads is None or loads[0].buffer not in layouts:
             continue
         data = loads[0]
         channel = affine(data.index[_CHANNELS]).terms
@@ -219,7 +221,7 @@ def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, 
 
 
 def dot_splits(node: Reduce, stage: Stage, lanes: int) -> dict[str, int]:
-    """The axis of outputs that the weights of a sum of bytes move along, split by lanes."""
+    """The axis of outputs that the weights of dot products move along, split by lanes."""
     loads = _data_of(node)
     if loads is None:
         return {}
@@ -236,20 +238,25 @@ def dot_splits(node: Reduce, stage: Stage, lanes: int) -> dict[str, int]:
 # --- dot products of blocks -----------------------------------------------------------------------
 
 
-def in_fours(kernel: Kernel) -> Kernel:
-    """The kernel with sums over blocks of channels, or over taps, in dot products of four."""
+def in_dots(kernel: Kernel, kinds: Collection[DotKind]) -> Kernel:
+    """The kernel with sums over blocks of channels, or over taps, in dot products.
+
+    Args:
+        kinds: those that there are instructions for.
+    """
     shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
     splits: dict[str, int] = {}
     stages: list[Stage] = []
     for stage in kernel.stages:
         changed: dict[int, Expr] = {}
         for node in walk(*(store.value for store in stage.stores)):
-            if not isinstance(node, Reduce) or factors(node) is None or is_dot(node):
+            kind = kind_of(node) if isinstance(node, Reduce) else None
+            if not isinstance(node, Reduce) or kind is None or kind not in kinds or is_dot(node):
                 continue
             inner = _block_axis(node, shapes)
             if inner is not None:
-                splits[inner] = UNIT
-            elif (taps := _taps_in_fours(node, stage, shapes)) is not None:
+                splits[inner] = kind.unit
+            elif kind is BYTES and (taps := _taps_in_fours(node, stage, shapes)) is not None:
                 changed[id(node)] = taps
         stages.append(_with(stage, changed) if changed else stage)
     kernel = replace(kernel, stages=tuple(stages))
@@ -266,10 +273,10 @@ def _data_of(node: Reduce) -> tuple[Load, Load] | None:
 
 
 def _block_axis(node: Reduce, shapes: Mapping[str, tuple[Dim, ...]]) -> str | None:
-    """The innermost axis of a sum, where the data lies along it and it has whole fours."""
-    loads = _data_of(node)
+    """The innermost axis of a sum, where the data lies along it and it has whole units."""
+    loads, kind = _data_of(node), kind_of(node)
     axis = node.axes[-1]
-    if loads is None or not axis.extent.is_const or axis.extent.const % UNIT:
+    if loads is None or kind is None or not axis.extent.is_const or axis.extent.const % kind.unit:
         return None
     data, weights = (access(load.index, shapes[load.buffer]) for load in loads)
     steps = data.stride(axis.name) == Dim.of(1) and axis.name in weights.terms
@@ -294,16 +301,16 @@ def _taps_in_fours(
     strides = form.stride(lane.name), form.stride(taps.name)
     if strides not in ((Dim.of(1), lane.extent), (Dim.of(0), Dim.of(1))):
         return None
-    outer = Axis(f"{taps.name}o", taps.extent.ceildiv(UNIT))
-    inner = Axis(f"{taps.name}i", Dim.of(UNIT))
+    outer = Axis(f"{taps.name}o", taps.extent.ceildiv(BYTES.unit))
+    inner = Axis(f"{taps.name}i", Dim.of(BYTES.unit))
     extents = {**axis_extents(stage), outer.name: outer.extent, inner.name: inner.extent}
-    tap = outer.var * UNIT + inner.var
+    tap = outer.var * BYTES.unit + inner.var
     moved = substitute(found[0], {taps.name: tap})
     read = next(part for part in walk(moved) if isinstance(part, Load))
     if beyond(affine(read.index[-2]), shape[-2], extents):
         return None
     factor: Expr = substitute(weights, {taps.name: tap})
-    if taps.extent.const % UNIT:
+    if taps.extent.const % BYTES.unit:
         factor = select(tap.lt(dim_value(taps.extent)), factor, constant(0, weights.dtype))
     body = moved.cast(node.dtype) * factor.cast(node.dtype)
     others = (axis for axis in node.axes if axis is not taps)

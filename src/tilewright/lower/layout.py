@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tilewright.core.dtypes import FLOAT32, INT8, UINT8
+from tilewright.core.dtypes import BFLOAT16, FLOAT32, INT8, UINT8
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.blocked import (
@@ -29,6 +29,7 @@ from tilewright.kernel.blocked import (
     axis_extents,
     splittable,
 )
+from tilewright.kernel.dot import BYTES, DotKind, kind_of
 from tilewright.kernel.ir import (
     Buffer,
     Kernel,
@@ -44,7 +45,7 @@ from tilewright.kernel.pieces import split_pieces
 from tilewright.kernel.verify import verify
 from tilewright.lower.bands import in_bands
 from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_loads
-from tilewright.lower.byte_products import BYTES, byte_layouts, dot_splits, in_fours
+from tilewright.lower.byte_products import BYTE_TYPES, byte_layouts, dot_splits, in_dots
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.fine_blocks import fine_buffers
@@ -58,7 +59,8 @@ from tilewright.runtime.program import Blocked
 ALGORITHMS = ("winograd", "strassen", "layout", "pack", "bands")
 _CHANNELS = 1
 _MAX_PADDING = 1.4
-_FACTORS = (FLOAT32, INT8, UINT8)  # of float32 sums: weights as they are, or of few bits
+_IMAGES = (FLOAT32, BFLOAT16)
+_FACTORS = (*_IMAGES, INT8, UINT8)  # of float32 sums: weights as they are, or of few bits
 _MIN_PACKED_REDUCTION = 8
 Array = npt.NDArray[Any]
 
@@ -72,6 +74,7 @@ class _Segment:
     constants: Mapping[str, Array]
     block: int
     least_block: int
+    dots: Collection[DotKind]
     viewed: set[str] = field(default_factory=set)
     shapes: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
     writers: dict[str, Kernel] = field(default_factory=dict)
@@ -86,6 +89,7 @@ def choose_layouts(
     disabled: Collection[str] = (),
     *,
     least_block: int | None = None,
+    dots: Collection[DotKind] = (BYTES,),
 ) -> tuple[list[Item], dict[str, Array], dict[str, Blocked]]:
     """Rewrites a segment's items.
 
@@ -93,6 +97,7 @@ def choose_layouts(
         block: float32 lanes of one vector.
         least_block: of a smaller one that costs no more for each lane; by default there is none.
         disabled: of ``ALGORITHMS``, what is not to be done.
+        dots: kinds of dot products that sums are to be made of.
 
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
@@ -109,7 +114,7 @@ def choose_layouts(
         items, copies = copy_guarded_inputs(items, is_convolution, constants, log)
         layouts = {name: Layout(_CHANNELS, 1) for name in copies}
     blocks = (block, least_block or block)
-    segment = _collect(items, keep, constants, blocks)
+    segment = _collect(items, keep, constants, blocks, dots)
     if "layout" not in disabled:
         layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
@@ -127,7 +132,9 @@ def choose_layouts(
             kernel = split_pieces(blocker.kernel(item))
             packed: Any = Refusal("it is disabled")
         else:
-            kernel = split_pieces(in_fours(blocker.kernel(item, _further_splits(item, segment))))
+            kernel = split_pieces(
+                in_dots(blocker.kernel(item, _further_splits(item, segment)), dots)
+            )
             packed = pack_constants(kernel, constants)
         if not isinstance(packed, Refusal):
             kernel, arrays = packed
@@ -177,9 +184,10 @@ def _collect(
     keep: Collection[str],
     constants: Mapping[str, Array],
     blocks: tuple[int, int],
+    dots: Collection[DotKind],
 ) -> _Segment:
     kernels = [item for item in items if isinstance(item, Kernel)]
-    segment = _Segment(kernels, keep, constants, *blocks)
+    segment = _Segment(kernels, keep, constants, *blocks, dots)
     for item in items:
         if isinstance(item, View):
             segment.viewed |= {item.target.name, item.source.name}
@@ -213,7 +221,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
             if name in layouts or name in refused or not any(id(user) in near for user in users):
                 continue
             buffer = next(b for b in writer.outputs if b.name == name)
-            if buffer.dtype in BYTES:
+            if buffer.dtype in BYTE_TYPES:
                 continue  # decided by byte_layouts
             block = segment.least_block if name in finer else segment.block
             reason = _unblockable(buffer, users, segment, block)
@@ -249,7 +257,7 @@ def _unblockable(
         return "it is read outside of the segment"
     if buffer.name in segment.viewed:
         return "it is read under another shape"
-    if buffer.dtype is not FLOAT32:
+    if buffer.dtype not in _IMAGES:
         return f"it holds {buffer.dtype.name}"
     if len(buffer.shape) not in (3, 4, 5):
         return "it has no spatial dims"
@@ -355,8 +363,10 @@ def _further_splits(kernel: Kernel, segment: _Segment) -> dict[str, int]:
             return {}
         for node in walk(*(store.value for store in stage.stores)):
             if isinstance(node, Reduce) and node.combiner == "sum" and _multiplies(node):
-                splits.update(_packed_axis(node, stage, segment))
-                splits.update(dot_splits(node, stage, segment.block))
+                if kind_of(node) in segment.dots:
+                    splits.update(dot_splits(node, stage, segment.block))
+                else:
+                    splits.update(_packed_axis(node, stage, segment))
     return splits
 
 

@@ -98,6 +98,13 @@ def apply_winograd(
     return result, added
 
 
+def is_profitable(
+    kernel: Kernel, constants: Mapping[str, Array], row_major: Collection[str] = ()
+) -> bool:
+    """True where ``apply_winograd`` would replace a convolution."""
+    return not isinstance(_match(kernel, constants, row_major), Refusal)
+
+
 # --- recognition ----------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
 from tilewright.compiler.bench.outputs import errors_of, relative_error
 from tilewright.compiler.bench.peers import OPENERS, openvino
 from tilewright.compiler.bench.peers import torch as torch_peer
-from tilewright.compiler.bench.peers.opened import PRECISION
+from tilewright.compiler.bench.peers.opened import EXACT
 from tilewright.compiler.bench.results import BEST, Round, canaries_of, kept_samples_us
 from tilewright.compiler.feeds import Arrays
 from tilewright.core.errors import BadOption, UserError, VerificationFailed
@@ -87,7 +87,7 @@ def test_a_contender_tells_its_inputs_runs_and_is_timed(model: Path, tmp_path: P
     with Contender("tilewright", model, threads=1) as contender:
         (spec,) = contender.specs
         assert (spec.name, spec.dtype, spec.shape) == ("x", "float32", ("n", 3))
-        assert contender.precision == PRECISION
+        assert contender.precision == EXACT
         contender.check(tmp_path / "feeds.npz", tmp_path / "outputs.npz")
         samples_us = contender.time_us(2.0)
     with np.load(tmp_path / "outputs.npz") as arrays:
@@ -113,7 +113,7 @@ def test_a_missing_peer_is_explained(
 
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(BadOption, match=f"{peer} is not installed") as caught:
-        OPENERS[peer](model, 1)
+        OPENERS[peer](model, 1, EXACT)
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith(f"pip install {peer}")
 
@@ -133,7 +133,7 @@ def test_a_peer_that_cannot_be_loaded_is_explained(
 
     monkeypatch.setattr("importlib.import_module", broken)
     with pytest.raises(BadOption, match=message):
-        OPENERS["onnxruntime"](model, 1)
+        OPENERS["onnxruntime"](model, 1, EXACT)
 
 
 class Anything:
@@ -200,9 +200,9 @@ def refusing(who: set[str]) -> type[Contender]:
 
     class Refusing(FakeContender):
         version = settings = ""
-        precision, setup_s, specs = PRECISION, 0.0, []
+        precision, setup_s, specs = EXACT, 0.0, []
 
-        def __init__(self, name: str, _model: Path, _threads: int) -> None:
+        def __init__(self, name: str, _model: Path, _threads: int, _precision: str) -> None:
             if name in who:
                 raise CannotRun(f"{name}: no such operator")
             self.name = name
@@ -237,6 +237,37 @@ def test_a_peer_that_cannot_run_a_model_is_left_out_and_named(
     assert list(found.ratio_min) == [name for name in options.peers if name not in left_out]
 
 
+def test_in_bfloat16_whoever_has_none_may_compute_in_float32(
+    monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    asked: list[str] = []
+
+    class Told(refusing(set())):  # type: ignore[misc]
+        def __init__(self, name: str, path: Path, threads: int, precision: str) -> None:
+            super().__init__(name, path, threads, precision)
+            asked.append(precision)
+            self.precision = EXACT if name == "onnxruntime" else precision
+
+    monkeypatch.setattr(compare, "Contender", Told)
+    options = BenchOptions(peers=("onnxruntime", "openvino"), rounds=1, precision="bf16")
+    found = bench(model, options, feeds={"x": X[None]})
+    assert asked == ["bf16"] * 3
+    assert [one.precision for one in found.timings] == [EXACT, "bf16", "bf16"]
+    assert options.allowed == 6e-2
+    with pytest.raises(BadOption, match="unknown precision 'fp8'"):
+        bench(model, BenchOptions(precision="fp8"))
+
+
+def test_openvino_takes_the_precision_that_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    runtime = Anything()
+    monkeypatch.setattr(openvino, "import_peer", lambda _name: runtime)
+    with pytest.raises(BadOption, match="DYNAMIC|where 0 was asked for"):
+        openvino.open_openvino(model, 2, "bf16")
+    assert runtime.told[0][2]["INFERENCE_PRECISION_HINT"] == "bf16"
+
+
 @pytest.mark.parametrize("who", [{"openvino", "onnxruntime"}, {"tilewright"}])
 def test_a_comparison_with_nobody_is_an_error(
     monkeypatch: pytest.MonkeyPatch, model: Path, who: set[str]
@@ -264,8 +295,8 @@ def test_contenders_of_two_precisions_are_not_compared(
     monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
     class Fake(Contender):
-        def __init__(self, name: str, _model: Path, _threads: int) -> None:
-            self.name, self.precision = name, "bf16" if name == "openvino" else PRECISION
+        def __init__(self, name: str, _model: Path, _threads: int, _precision: str) -> None:
+            self.name, self.precision = name, "bf16" if name == "openvino" else EXACT
 
         def close(self) -> None:
             pass

@@ -101,11 +101,11 @@ class Reducer:
         return (id(expr), *self.ev.project(self.ev.nest.depends(expr), variant))
 
     def _dot(self, expr: Reduce) -> Dot | None:
-        """The dot product of bytes that a reduction is for whole vectors."""
+        """The dot product that a reduction is for whole vectors."""
         frame = self.ev.frame
         if frame.vector is None or frame.tails:
             return None
-        return dot_of(self.ev.nest, expr, frame.vector, frame.lanes)
+        return dot_of(self.ev.nest, expr, frame.vector, frame.lanes, self.ev.b.target)
 
     def _dots(
         self,

@@ -3,7 +3,8 @@
 Input -> Output: a ``Nest`` and a target -> the first tactic's schedule, with the reasons of those
 refused.
     sequential      nests with ordered axes: one thread runs each outer iteration, scalar code
-    dot_product     sums of products of bytes, four at a time: the tile of a contraction
+    dot_product     sums of products of bytes or bfloat16, several at a time: the tile of a
+                    contraction
     contraction     sums of products that reuse operands: register tile of rows x vectors
     row_reduction   reductions along contiguous memory: vectors run along the reduction, several
                     of them at once where their results lie close together
@@ -91,14 +92,14 @@ def sequential(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
 
 
 def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
-    """Rows x vectors of int32 accumulators; bytes are multiplied four at a time."""
+    """Rows x vectors of accumulators; bytes are multiplied four at a time, bfloat16 two."""
     reduces = reduces_of(nest)
     if not any(is_dot(node) for node in reduces):
-        return Refusal("no sum of products of bytes")
+        return Refusal("no sum of dot products")
     for vector in reversed(nest.axes):
         lanes = vector.extent.const if vector.extent.is_const else 0
         if lanes in _lanes_of_dots(target) and all(
-            dot_of(nest, node, vector.name, lanes) is not None for node in reduces
+            dot_of(nest, node, vector.name, lanes, target) is not None for node in reduces
         ):
             tile = _register_tile(nest, vector, lanes, target)
             return Schedule(
@@ -110,7 +111,7 @@ def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
                 chunk=1,
                 depth=2,
             )
-    return Refusal("the bytes of a dot product do not lie beside each other")
+    return Refusal("the factors of a dot product do not lie beside each other")
 
 
 def _lanes_of_dots(target: CpuTarget) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from tilewright.compiler.bench.machine import describe_commit, describe_device
 from tilewright.compiler.bench.options import BenchOptions, check_options
 from tilewright.compiler.bench.outputs import errors_of
 from tilewright.compiler.bench.peers import OURS
+from tilewright.compiler.bench.peers.opened import EXACT
 from tilewright.compiler.bench.results import (
     Comparison,
     Round,
@@ -90,14 +91,16 @@ def bench(
         for name in (*options.peers, OURS):
             say(f"{model.name}: preparing {name} with {threads}")
             with _may_fail(name, left_out, say):
-                contenders.append(stack.enter_context(Contender(name, model, options.threads)))
-        _require_one_precision(contenders)
+                contenders.append(
+                    stack.enter_context(Contender(name, model, options.threads, options.precision))
+                )
+        _require_precision(contenders, options.precision)
         feeds = feeds or _default_feeds(model, contenders[-1].specs, sizes or {}, say)
         outputs = _outputs_of(contenders, feeds, left_out, say)
         contenders = [one for one in contenders if one.name in outputs]
         if left_out and len(contenders) == 1:
             raise next(iter(left_out.values()))
-        errors = errors_of(outputs, options.tolerance)
+        errors = errors_of(outputs, options.allowed)
         canary = stack.enter_context(Canary(options.threads))
         rounds = take_turns(contenders, canary, options, say)
     timings = [_timing(one, rounds, errors[one.name]) for one in contenders]
@@ -153,9 +156,10 @@ def take_turns(
     return rounds
 
 
-def _require_one_precision(contenders: Sequence[Contender]) -> None:
+def _require_precision(contenders: Sequence[Contender], wanted: str) -> None:
+    """Sees that nobody computes in less than was asked for."""
     found = {one.name: one.precision for one in contenders}
-    if len(set(found.values())) > 1:
+    if not set(found.values()) <= {wanted, EXACT}:
         raise BadOption(
             f"the contenders differ in precision: {found}", remedy="compare equals with equals"
         )

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tilewright.compiler.bench.peers import CANARY
+from tilewright.compiler.bench.peers.opened import EXACT
 from tilewright.compiler.feeds import InputSpec
 from tilewright.compiler.processes import source_path, start_undisturbed
 from tilewright.core.errors import InternalError, UserError
@@ -34,12 +35,12 @@ class Worker:
         UserError: it could not start, with what it said; ``CannotRun`` if only the model is why.
     """
 
-    def __init__(self, name: str, model: Path | str, threads: int) -> None:
+    def __init__(self, name: str, model: Path | str, threads: int, precision: str = EXACT) -> None:
         self.name = name
         module = "tilewright.compiler.bench.worker"
         self._process = start_undisturbed(
             # -P: a file of the user's in the current folder must not shadow a module.
-            [sys.executable, "-P", "-m", module, name, os.fspath(model), str(threads)],
+            [sys.executable, "-P", "-m", module, name, os.fspath(model), str(threads), precision],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -105,8 +106,8 @@ class Worker:
 class Contender(Worker):
     """A runtime with a model."""
 
-    def __init__(self, name: str, model: Path, threads: int) -> None:
-        super().__init__(name, model, threads)
+    def __init__(self, name: str, model: Path, threads: int, precision: str = EXACT) -> None:
+        super().__init__(name, model, threads, precision)
         self.version = str(self.hello["version"])
         self.precision = str(self.hello["precision"])
         self.settings = str(self.hello["settings"])

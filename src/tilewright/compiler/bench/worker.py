@@ -1,4 +1,4 @@
-"""The inside of a process: ``worker CONTENDER MODEL THREADS``, or ``worker canary - THREADS``.
+"""The inside of a process: ``worker CONTENDER MODEL THREADS PRECISION``, or of the canary.
 
 Lines of JSON on stdin -> lines of JSON on stdout. A contender greets with version, precision,
 settings, seconds of set-up and input specs; ``check`` runs once and writes the outputs; ``time``
@@ -34,11 +34,11 @@ def serve_canary(threads: int, answers: TextIO) -> None:
             _answer(answers, flops=canary.measure())
 
 
-def serve(contender: str, model: Path, threads: int, answers: TextIO) -> None:
+def serve(contender: str, model: Path, threads: int, precision: str, answers: TextIO) -> None:
     """Opens the model, then answers requests until stdin ends."""
     try:
         start = time.perf_counter()
-        opened = OPENERS[contender](model, threads)
+        opened = OPENERS[contender](model, threads, precision)
         _answer(
             answers,
             version=opened.version,
@@ -117,7 +117,7 @@ def _limit_processors(threads: int) -> None:
 
 def main() -> None:
     """Runs the worker; stdout is kept for the answers, whatever a runtime prints goes to stderr."""
-    contender, model, threads = sys.argv[1:]
+    contender, model, threads, precision = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     tell_of_failures(contender, answers)
@@ -125,7 +125,7 @@ def main() -> None:
     if contender == CANARY:
         serve_canary(int(threads), answers)
     else:
-        serve(contender, Path(model), int(threads), answers)
+        serve(contender, Path(model), int(threads), precision, answers)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The runtimes that can be compared, a file each.
 
-To add one: a function that opens a model, and a line in ``OPENERS``.
+To add one: a function that opens a model with so many threads in a precision, and a line in
+``OPENERS``.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tilewright.compiler.bench.peers.torch import open_torch, open_torch_compile
 
 OURS = "tilewright"
 CANARY = "canary"  # no runtime: what the processors can do
-OPENERS: dict[str, Callable[[Path, int], Opened]] = {
+OPENERS: dict[str, Callable[[Path, int, str], Opened]] = {
     OURS: open_tilewright,
     "onnxruntime": open_onnxruntime,
     "openvino": open_openvino,

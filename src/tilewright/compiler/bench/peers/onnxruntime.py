@@ -6,14 +6,15 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
+from tilewright.compiler.bench.peers.opened import EXACT, Bound, Opened, import_peer
 from tilewright.compiler.feeds import Arrays, InputSpec
 
 DTYPE_NAMES = {"float": "float32", "double": "float64"}  # its own, where they differ
 
 
-def open_onnxruntime(model: Path, threads: int) -> Opened:
-    """Opens a model; its CPU kernels compute in the model's types."""
+def open_onnxruntime(model: Path, threads: int, precision: str = EXACT) -> Opened:
+    """Opens a model; its CPU kernels compute in the model's types, whatever is asked for."""
+    del precision
     ort = import_peer("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

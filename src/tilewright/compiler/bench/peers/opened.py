@@ -1,6 +1,7 @@
 """A model that a runtime has opened, and what all peers share.
 
-Guarantees: every peer computes in ``PRECISION``, or refuses; it says by which settings.
+Guarantees: every peer computes in the precision that was asked for, or in ``EXACT`` where it has no
+other, or refuses; it says which, and by which settings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.errors import BadOption
 
-PRECISION = "fp32"  # types of the model; nothing is narrowed
+EXACT = "fp32"  # types of the model; nothing is narrowed
+PRECISIONS = (EXACT, "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Opened:
     inputs: list[InputSpec]
     bind: Callable[[Arrays], Bound]
     settings: str
-    precision: str = PRECISION
+    precision: str = EXACT
 
 
 def import_peer(name: str, package: str | None = None) -> Any:

@@ -8,29 +8,36 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
+from tilewright.compiler.bench.peers.opened import EXACT, Bound, Opened, import_peer
 from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.errors import BadOption
 
 # By default it lowers the precision on some processors, and quantises activations of some layers.
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+_HINTS = {EXACT: "f32", "bf16": "bf16"}
 
 
-def open_openvino(model: Path, threads: int) -> Opened:
-    """Compiles a model; it is kept from lowering the precision.
+def settings_of(precision: str) -> dict[str, str]:
+    """What keeps it at a precision."""
+    hint = _HINTS[precision]
+    return {"INFERENCE_PRECISION_HINT": hint, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+
+
+def open_openvino(model: Path, threads: int, precision: str = EXACT) -> Opened:
+    """Compiles a model; it is kept from lowering the precision further than asked for.
 
     Raises:
         BadOption: it is not installed, or does not keep the precision.
     """
     ov = import_peer("openvino")
+    chosen = settings_of(precision)
     config = {
-        **EXACT,
+        **chosen,
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": "1",
         "PERFORMANCE_HINT": "LATENCY",
     }
     compiled = ov.compile_model(os.fspath(model), "CPU", config)
-    _check_exact(compiled.get_property("INFERENCE_PRECISION_HINT").to_string(), "f32")
+    _check_exact(compiled.get_property("INFERENCE_PRECISION_HINT").to_string(), _HINTS[precision])
     _check_exact(str(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")), "0")
     inputs = []
     for port in compiled.inputs:
@@ -57,8 +64,14 @@ def open_openvino(model: Path, threads: int) -> Opened:
 
         return Bound(run, outputs)
 
-    settings = ", ".join(f"{name}={value}" for name, value in EXACT.items())
-    return Opened(version=version("openvino"), inputs=inputs, bind=bind, settings=settings)
+    settings = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    return Opened(
+        version=version("openvino"),
+        inputs=inputs,
+        bind=bind,
+        settings=settings,
+        precision=precision,
+    )
 
 
 def _check_exact(found: str, wanted: str) -> None:

@@ -11,27 +11,29 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tilewright.compiler.bench.peers.opened import Bound, Opened, import_peer
+from tilewright.compiler.bench.peers.opened import EXACT, Bound, Opened, import_peer
 from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 
 
-def open_torch(model: Path, threads: int) -> Opened:
-    """Converts a model to a module, which runs eagerly without gradients.
+def open_torch(model: Path, threads: int, precision: str = EXACT) -> Opened:
+    """Converts a model to a module, which runs eagerly without gradients, in fp32 alone.
 
     Raises:
         BadOption: torch or onnx2torch is not installed.
     """
+    del precision
     return _open(model, threads, "eager", lambda _torch, module: module)
 
 
-def open_torch_compile(model: Path, threads: int) -> Opened:
+def open_torch_compile(model: Path, threads: int, precision: str = EXACT) -> Opened:
     """Converts a model to a module that ``torch.compile`` compiles with its weights frozen.
 
     Raises:
         BadOption: torch or onnx2torch is not installed.
     """
+    del precision
     return _open(model, threads, "torch.compile, freezing", _compiled)
 
 

@@ -1,0 +1,161 @@
+"""Contractions with known weights on bfloat16: half the bytes, twice the multiplications.
+
+    y = sum(k: x[k] * w[k])   ->   y = sum(k: float32(bf16 x[k]) * float32(bf16 w[k]))
+Input -> Output: a fused draft, edited in place; rounded weights join the constants.
+Guarantees: weights are rounded once to the nearest even, when the engine is built; values are
+rounded where they are stored, if a contraction multiplies them with such weights; all arithmetic
+and all sums stay float32. Every contraction that stays in float32 has a decision with the reason.
+Not here: layouts and instructions (lower.byte_products, codegen.cpu.dots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.compiler.build_program import DraftProgram, DraftSegment
+from tilewright.compiler.retype import Narrowing, narrowable, pins
+from tilewright.core.dtypes import BFLOAT16, FLOAT32
+from tilewright.core.record import DecisionLog
+from tilewright.core.shape import Dim
+from tilewright.kernel.affine import access
+from tilewright.kernel.dot import PAIRS
+from tilewright.kernel.ir import Call, Expr, Kernel, Load, Reduce, Stage, walk
+from tilewright.lower.winograd import is_profitable
+
+Array = npt.NDArray[Any]
+_SUFFIX = "$bfloat16"
+_LEAST_DEPTH = 16  # products of a sum; shorter ones cost more to round than to multiply
+_LEAST_COLUMNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Contraction:
+    """A sum of products of data and known weights.
+
+    Attributes:
+        data, weights: names of the buffers.
+        has_fewer: Winograd's algorithm has fewer products, as long as its data is float32.
+        against: why it stays in float32 in any case, or None.
+    """
+
+    kernel: Kernel
+    data: str
+    weights: str
+    has_fewer: bool
+    against: str | None
+
+    @property
+    def subject(self) -> str:
+        return "+".join(self.kernel.sources)
+
+
+def use_bfloat16(
+    program: DraftProgram,
+    constants: dict[str, Array],
+    log: DecisionLog,
+    disabled: Collection[str] = (),
+) -> None:
+    """Rounds the operands of contractions in every segment, those of sub-programs too.
+
+    Args:
+        disabled: algorithms that are not used; without Winograd its convolutions are rounded too.
+    """
+    for segment in program.segments():
+        _round_segment(segment, constants, log, disabled)
+
+
+def _round_segment(
+    segment: DraftSegment,
+    constants: dict[str, Array],
+    log: DecisionLog,
+    disabled: Collection[str],
+) -> None:
+    found = [
+        contraction
+        for item in segment.items
+        if isinstance(item, Kernel)
+        for contraction in _contractions(item, constants, segment.keep, disabled)
+    ]
+    groups = {name: group for group in narrowable(segment.items, segment.keep) for name in group}
+    values: set[str] = set()
+    weights: dict[str, str] = {}
+    for one in sorted(found, key=lambda one: one.has_fewer):
+        reason = one.against
+        if reason is None and one.data not in groups:
+            reason = f"{one.data} is read outside of the segment, or is an input of it"
+        if reason is None and one.has_fewer and one.data not in values:
+            reason = "Winograd's products in float32 are fewer"
+        if reason is not None:
+            log.add("precision", one.subject, "float32", (("bfloat16", reason),))
+            continue
+        values |= groups[one.data]
+        weights[one.weights] = one.weights + _SUFFIX
+        log.add("precision", one.subject, "products of bfloat16, sums in float32")
+    if not values:
+        return
+    for name, narrow in weights.items():
+        constants[narrow] = constants[name].astype(ml_dtypes.bfloat16)
+    narrowing = Narrowing(dtype=BFLOAT16, values=frozenset(values), weights=weights)
+    segment.items = [narrowing.item(item) for item in segment.items]
+
+
+def _contractions(
+    kernel: Kernel,
+    constants: Mapping[str, Array],
+    keep: Collection[str],
+    disabled: Collection[str],
+) -> Iterator[_Contraction]:
+    """The sums of products of a kernel, with the reason against each, if there is one."""
+    if pins(kernel):
+        return
+    fewer = "winograd" not in disabled and is_profitable(kernel, constants, keep)
+    for stage in kernel.stages:
+        for node in walk(*(store.value for store in stage.stores)):
+            operands = _operands(node, constants)
+            if operands is None or not isinstance(node, Reduce):
+                continue
+            data, weights = operands
+            reason = _reason_against(kernel, stage, node, data, weights)
+            yield _Contraction(kernel, data.buffer, weights.buffer, fewer, reason)
+
+
+def _operands(node: Expr, constants: Mapping[str, Array]) -> tuple[Load, Load] | None:
+    """Loads of the data (guarded with 0 or not) and of known weights, if a node is their sum."""
+    if not isinstance(node, Reduce) or node.combiner != "sum" or node.dtype is not FLOAT32:
+        return None
+    if not (isinstance(node.body, Call) and node.body.op == "mul"):
+        return None
+    data, weights = node.body.args
+    if isinstance(data, Call) and data.op == "select":
+        data = data.args[1]
+    if not (isinstance(data, Load) and isinstance(weights, Load)):
+        return None
+    array = constants.get(weights.buffer)
+    known = array is not None and array.dtype == np.float32 and array.ndim > 1
+    return (data, weights) if known and data.buffer not in constants else None
+
+
+def _reason_against(
+    kernel: Kernel, stage: Stage, node: Reduce, data: Load, weights: Load
+) -> str | None:
+    """Why a sum stays in float32, or None."""
+    depth = node.axes[0].extent
+    shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
+    inner = access(data.index, shapes[data.buffer])
+    moving = {name for part in weights.index for name in part.free_axes}
+    columns = [axis for axis in stage.axes if axis.name in moving]
+    if not depth.is_const or depth.const < _LEAST_DEPTH or depth.const % PAIRS.unit:
+        return f"{depth} products of a sum, which is not {_LEAST_DEPTH} or more, or is odd"
+    if inner.rest or not inner.terms.get(node.axes[0].name, Dim.of(0)).terms:
+        return "its data is not read along the sum"
+    if len(columns) != 1 or not columns[0].extent.is_const:
+        return "its weights are not of one axis of known size"
+    if columns[0].extent.const < _LEAST_COLUMNS:
+        return f"{columns[0].extent} results of each datum are too few"
+    return None

@@ -1,0 +1,213 @@
+"""bfloat16 on CPUs: what is rounded, what not, and the values, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+import tilewright as tw
+from tilewright.codegen.cpu.dots import dot_kinds
+from tilewright.codegen.cpu.target import host_target
+from tilewright.compiler.options import make_options
+from tilewright.core.errors import BadOption
+from tilewright.kernel.dot import PAIRS
+from unit.compiler.models import Floats, compiled, normal
+from unit.graph.models import model_of, node, tensor_info
+
+HAS_PAIRS = PAIRS in dot_kinds(host_target())
+DENSE, ROWS, COLUMNS = 64, 14, 48
+
+
+def rounded(array: Any) -> Floats:
+    """To the nearest bfloat16."""
+    return np.asarray(array, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def in_pairs(a: Floats, b: Floats) -> Floats:
+    """``a @ b`` as vdpbf16ps sums it: of each pair of terms the second one first, each rounded."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(0, a.shape[1], 2):
+        for place in (k + 1, k):
+            total = total + a[:, place, None] * b[None, place]
+    return total
+
+
+def product_model(depth: int = DENSE) -> onnx.ModelProto:
+    """``tanh(x) @ w + b``."""
+    nodes = [
+        node("Tanh", ["x"], ["t"], name="tanh"),
+        node("MatMul", ["t", "w"], ["p"], name="product"),
+        node("Add", ["p", "b"], ["y"], name="bias"),
+    ]
+    return model_of(
+        nodes,
+        inputs=[tensor_info("x", (ROWS, depth))],
+        outputs=["y"],
+        weights={"w": normal(depth, COLUMNS), "b": normal(COLUMNS)},
+    )
+
+
+def tanh_model(depth: int = DENSE) -> onnx.ModelProto:
+    """What is rounded in ``product_model``."""
+    return model_of(
+        [node("Tanh", ["x"], ["y"])], inputs=[tensor_info("x", (ROWS, depth))], outputs=["y"]
+    )
+
+
+def reasons(engine: tw.Engine) -> dict[str, str]:
+    """Why contractions stay in float32, by node."""
+    return {
+        one.subject: one.rejected[0][1]
+        for one in engine.decisions
+        if one.stage == "precision" and one.chosen == "float32"
+    }
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell"])
+def test_a_product_has_the_bits_of_its_rounded_operands(cpu: str | None) -> None:
+    engine = compiled(product_model(), precision="bf16", cpu=cpu)
+    feeds = {"x": normal(ROWS, DENSE, seed=3)}
+    a, b = rounded(compiled(tanh_model(), cpu=cpu).run(feeds)["y"]), rounded(normal(DENSE, COLUMNS))
+    got = engine.run(feeds)["y"]
+    exact = a.astype(np.float64) @ b + normal(COLUMNS)
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-6 * float(np.abs(exact).max()))
+    if cpu is None and HAS_PAIRS:
+        np.testing.assert_array_equal(got, in_pairs(a, b) + normal(COLUMNS))
+
+
+def test_the_error_is_of_bfloat16_and_on_record() -> None:
+    engine = compiled(product_model(), precision="bf16")
+    assert 1e-4 < engine.summary["max_error"] < 6e-2
+    assert engine.info["precision"] == "bf16"
+    chosen = {d.chosen for d in engine.decisions if d.stage == "precision"}
+    assert "products of bfloat16, sums in float32" in chosen
+    tactics = [d.chosen.partition("(")[0] for d in engine.decisions if d.stage == "tactic"]
+    assert ("dot_product" in tactics) is HAS_PAIRS
+
+
+def convolutions(channels: int, **attributes: Any) -> onnx.ModelProto:
+    """Two convolutions, the second of taps around each pixel or of none."""
+    weights = {"w": normal(channels, 3, 1, 1), "v": normal(40, channels, 3, 3, seed=2) / 9}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="one"),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("Conv", ["r", "v"], ["d"], name="two", **attributes),
+        node("Sigmoid", ["d"], ["y"], name="sigmoid"),
+    ]
+    return model_of(nodes, inputs=[tensor_info("x", (1, 3, 9, 11))], outputs=["y"], weights=weights)
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell"])
+@pytest.mark.parametrize("channels", [16, 24, 34])
+def test_convolutions_are_those_of_rounded_operands(channels: int, cpu: str | None) -> None:
+    attributes: dict[str, Any] = {"strides": [2, 2], "pads": [1, 1, 1, 1]}
+    model = convolutions(channels, **attributes)
+    engine = compiled(model, precision="bf16", cpu=cpu)
+    assert list(reasons(engine)) == ["one+relu"]
+    feeds = {"x": normal(1, 3, 9, 11, seed=5)}
+    # The same network of rounded numbers in float32: products of bfloat16 are exact there.
+    parts = model_of(
+        list(model.graph.node[:2]),
+        inputs=[tensor_info("x", (1, 3, 9, 11))],
+        outputs=["r"],
+        weights={"w": normal(channels, 3, 1, 1)},
+    )
+    rest = model_of(
+        list(model.graph.node[2:]),
+        inputs=[tensor_info("r", (1, channels, 9, 11))],
+        outputs=["y"],
+        weights={"v": rounded(normal(40, channels, 3, 3, seed=2) / 9)},
+    )
+    middle = rounded(compiled(parts, cpu=cpu).run(feeds)["r"])
+    want = compiled(rest, cpu=cpu).run({"r": middle})["y"]
+    np.testing.assert_allclose(engine.run(feeds)["y"], want, atol=2e-6)
+
+
+def square(beside: bool) -> onnx.ModelProto:
+    """A convolution for Winograd between others, perhaps with another reader of its data."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="one"),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("Conv", ["r", "v"], ["d"], name="two", pads=[1, 1, 1, 1]),
+        node("Conv", ["d", "u"], ["y"], name="three"),
+    ]
+    weights = {"w": normal(64, 3, 1, 1), "v": normal(64, 64, 3, 3) / 24, "u": normal(8, 64, 1, 1)}
+    if beside:
+        nodes.append(node("Conv", ["r", "u"], ["z"], name="beside"))
+    return model_of(
+        nodes,
+        inputs=[tensor_info("x", (1, 3, 24, 24))],
+        outputs=["y", "z"] if beside else ["y"],
+        weights=weights,
+    )
+
+
+def test_winograd_stays_in_float32_unless_its_data_is_rounded_anyway() -> None:
+    engine = compiled(square(beside=False), precision="bf16")
+    assert reasons(engine)["two"] == "Winograd's products in float32 are fewer"
+    assert any(d.stage == "winograd" and d.chosen.startswith("F(") for d in engine.decisions)
+    for model, options in ((square(beside=True), {}), (square(beside=False), {"winograd"})):
+        engine = compiled(model, precision="bf16", disable=sorted(options))
+        assert "two" not in reasons(engine)
+
+
+def test_reasons_against() -> None:
+    assert (
+        "15 products of a sum"
+        in reasons(compiled(product_model(15), precision="bf16"))["product+bias"]
+    )
+    model = product_model()
+    model.graph.output.append(onnx.ValueInfoProto(name="t"))
+    found = reasons(compiled(model, precision="bf16"))
+    assert found["product+bias"] == "t is read outside of the segment, or is an input of it"
+
+
+def test_values_in_steps_of_a_loop_stay_as_they_are() -> None:
+    weights = {"w": normal(1, 64, 16), "r": normal(1, 64, 16)}
+    model = model_of(
+        [
+            node("Tanh", ["x"], ["t"]),
+            node("LSTM", ["t", "w", "r"], ["y"], hidden_size=16),
+        ],
+        inputs=[tensor_info("x", (5, 2, 16))],
+        outputs=["y"],
+        weights=weights,
+    )
+    assert compiled(model, precision="bf16").summary["max_error"] < 6e-2
+
+
+def test_not_a_number_and_infinity_pass() -> None:
+    engine = compiled(product_model(), precision="bf16")
+    x = normal(ROWS, DENSE)
+    x[2, 3] = np.nan
+    found = engine.run({"x": x})["y"]
+    assert np.isnan(found[2]).all()
+    assert np.isfinite(np.delete(found, 2, axis=0)).all()
+
+
+def test_precisions_belong_to_targets() -> None:
+    given: dict[str, Any] = {"cpu": None, "threads": 1, "dims": None, "require": None}
+    assert make_options(target="cpu", precision="bf16", **given).precision == "bf16"
+    with pytest.raises(BadOption, match="bf16 is for CPUs"):
+        make_options(target="sm_90", precision="bf16", **given)
+    with pytest.raises(BadOption, match="fp16 is for GPUs"):
+        make_options(target="cpu", precision="fp16", **given)
+
+
+def test_pairs_of_a_model_in_bfloat16_need_the_instruction() -> None:
+    """A sum of two products in the model's own types looks like a dot product."""
+    weights = {"w": normal(2, 16).astype(ml_dtypes.bfloat16)}
+    dtype = onnx.TensorProto.BFLOAT16
+    model = model_of(
+        [node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "w"], ["y"])],
+        inputs=[tensor_info("x", (4, 2), dtype)],
+        outputs=["y"],
+        weights=weights,
+    )
+    x = rounded(normal(4, 2)).astype(ml_dtypes.bfloat16)
+    for cpu in (None, "haswell"):
+        compiled(model, cpu=cpu).run({"x": x})
