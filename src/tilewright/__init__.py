@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tilewright.compiler import Require as Require
     from tilewright.compiler import compile as compile
     from tilewright.compress.pictures import Preprocessing as Preprocessing
-    from tilewright.compress.quantize import Quantized as Quantized
     from tilewright.compress.quantize import quantize as quantize
+    from tilewright.compress.quantized import Quantized as Quantized
     from tilewright.core.errors import UserError as UserError
     from tilewright.core.record import Decision as Decision
     from tilewright.core.record import Measurement as Measurement
@@ -28,7 +28,7 @@ _HOMES = {
     "Engine": "tilewright.runtime",
     "Measurement": "tilewright.core.record",
     "Preprocessing": "tilewright.compress.pictures",
-    "Quantized": "tilewright.compress.quantize",
+    "Quantized": "tilewright.compress.quantized",
     "Require": "tilewright.compiler",
     "UserError": "tilewright.core.errors",
     "compile": "tilewright.compiler",

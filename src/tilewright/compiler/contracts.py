@@ -28,7 +28,7 @@ def check_compiled(require: Require, interpreted: Sequence[tuple[str, str, str]]
         ContractBreach: ``compiled`` is required and some node would be interpreted.
     """
     if require.compiled and interpreted:
-        raise _breach(
+        raise breach(
             f"compiled is required, but {plural(len(interpreted), 'node')} would be interpreted",
             [f"{node} ({op}): {why}" for node, op, why in interpreted],
             remedy="drop the contract `compiled`, or replace these operators in the model",
@@ -47,7 +47,7 @@ def check_program(
     require = options.require
     if require.device is not None and require.device != options.target:
         running = [p for p in placements if p.place in ("kernel", "host")]
-        raise _breach(
+        raise breach(
             f"device={require.device} is required, but {plural(len(running), 'node')} would run on "
             f"{options.target}",
             [f"{p.node} ({p.op_type}): the target is {options.target}" for p in running],
@@ -58,7 +58,7 @@ def check_program(
         found = list(_other_types(program, require.dtypes, names))
         if found:
             count = plural(len(found), "kernel")
-            raise _breach(
+            raise breach(
                 f"dtypes={'+'.join(require.dtypes)} is required, but {count} "
                 "would compute in other types",
                 found,
@@ -66,7 +66,7 @@ def check_program(
             )
     drawing = list(_unseeded(program)) if require.deterministic else []
     if drawing:
-        raise _breach(
+        raise breach(
             f"deterministic is required, but {plural(len(drawing), 'node')} would give other "
             "results in every run",
             drawing,
@@ -112,6 +112,9 @@ def _nodes(call: KernelCall, names: dict[str, Placement]) -> str:
     )
 
 
-def _breach(message: str, lines: Sequence[str], *, remedy: str) -> ContractBreach:
+def breach(
+    message: str, lines: Sequence[str], *, remedy: str, file: str | None = None
+) -> ContractBreach:
+    """An error with one line for each node, of which the first ones are shown."""
     shown = [*lines[:_MOST], *([f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else [])]
-    return ContractBreach(":\n    ".join([message, "\n    ".join(shown)]), remedy=remedy)
+    return ContractBreach(":\n    ".join([message, "\n    ".join(shown)]), remedy=remedy, file=file)

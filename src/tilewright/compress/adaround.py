@@ -45,9 +45,11 @@ def adaround(layer: Layer, params: Affine, gram: Array, *, steps: int = STEPS) -
     moments = gram.astype(np.float32)
     best = _searched(exact, steps_of, moments, steps)
     real = as_matrix(layer, layer.weights)
-    better = squared_errors(best, real, steps_of, moments) < squared_errors(
-        nearest, real, steps_of, moments
-    )
+
+    def lost(whole: Array) -> Array:
+        return squared_errors((whole * steps_of - real).transpose(0, 2, 1), moments)
+
+    better = lost(best) < lost(nearest)
     chosen = np.where(better[..., None], best, nearest)
     return from_matrix(layer, np.ascontiguousarray(chosen)).astype(np.int8)
 

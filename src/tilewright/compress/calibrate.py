@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build import compile as compile_model
-from tilewright.compress.data import BadData, Batches, Feeds
+from tilewright.compress.data import BadData, Batches, Feeds, num_rows
 from tilewright.compress.layers import Layer, Plan
 from tilewright.compress.moments import Moments
 from tilewright.compress.observers import Observer, make_observer
@@ -74,12 +74,12 @@ def calibrate(
     watched = _Watched.of(model, plan, method, share, second)
     names = [name for name in plan.readers if name not in watched.inputs]
     run = runner(model, names, threads)
-    variety = _Variety(batches.name)
+    variety = Variety(batches.name)
     seen = 0
     for feeds in batches:
         watched.add(run(feeds))
         variety.add(feeds)
-        seen += max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
+        seen += num_rows(feeds)
         if progress is not None:
             progress("calibrate", seen, batches.num_samples or 0)
     variety.check(seen)
@@ -161,7 +161,7 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class _Variety:
+class Variety:
     """Whether samples differ at all."""
 
     name: str

@@ -182,7 +182,7 @@ def _of_arrays(
     def walk() -> Iterator[Feeds]:
         for file in files:
             feeds = as_feeds(_load(file, inputs), inputs, str(file))
-            rows = _num_rows(feeds)
+            rows = num_rows(feeds)
             step = _batch_size(inputs) or rows
             for start in range(0, rows, step):
                 yield {name: array[start : start + step] for name, array in feeds.items()}
@@ -248,7 +248,8 @@ def _batch_size(inputs: Sequence[ValueView]) -> int | None:
     return fixed.pop() if len(fixed) == 1 else None if fixed else BATCH
 
 
-def _num_rows(feeds: Feeds) -> int:
+def num_rows(feeds: Feeds) -> int:
+    """Samples of a batch."""
     return max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
 
 
@@ -257,5 +258,5 @@ def _limited(batches: Iterable[Feeds], limit: int | None) -> Iterator[Feeds]:
     for feeds in batches:
         if limit is not None and seen >= limit:
             return
-        seen += _num_rows(feeds)
+        seen += num_rows(feeds)
         yield feeds

@@ -47,23 +47,24 @@ class Evaluation:
     @staticmethod
     def of(
         *,
-        sensitivity: Any,
-        data: Any,
-        labels: Any,
-        metric: Any,
-        limit: Any,
-        max_drop: Any,
-        min_sqnr: Any,
+        sensitivity: Any = False,
+        eval_data: Any = None,
+        labels: Any = None,
+        metric: Any = None,
+        eval_limit: Any = None,
+        max_drop: Any = None,
+        min_sqnr: Any = None,
     ) -> Evaluation | None:
         """Checks; None where nothing is to be evaluated.
 
         Raises:
             BadOption: what to score on is given in vain, or twice.
         """
-        limit = check.whole("eval_limit", limit, 1)
+        limit = EVAL_LIMIT if eval_limit is None else check.whole("eval_limit", eval_limit, 1)
         budget = _budget(max_drop, min_sqnr)
         if not check.flag("sensitivity", sensitivity) and budget is None:
-            given = {"eval_data": data, "labels": labels, "metric": metric}
+            given = {"eval_data": eval_data, "labels": labels, "metric": metric}
+            given["eval_limit"] = eval_limit
             vain = [name for name, value in given.items() if value is not None]
             if vain:
                 raise BadOption(
@@ -73,7 +74,7 @@ class Evaluation:
             return None
         if labels is not None and metric is not None:
             raise BadOption("labels and a metric are given", remedy="leave one of them out")
-        if labels is not None and data is None:
+        if labels is not None and eval_data is None:
             raise BadOption("labels without eval_data", remedy="give the data that they belong to")
         metric = check.function("metric", metric)
         if max_drop is not None and labels is None and metric is None:
@@ -81,7 +82,7 @@ class Evaluation:
                 "max_drop is of a metric, and there is none",
                 remedy="give labels (--labels) or a metric, or use min_sqnr (--min-sqnr)",
             )
-        return Evaluation(data=data, labels=labels, metric=metric, limit=limit, budget=budget)
+        return Evaluation(data=eval_data, labels=labels, metric=metric, limit=limit, budget=budget)
 
 
 def _budget(max_drop: Any, min_sqnr: Any) -> Budget | None:

@@ -1,16 +1,17 @@
 """Round weights one input after the other; later ones make up for the errors of earlier ones.
 
-Input -> Output: weights, their scale and the second moments of the layer's inputs -> integers.
+Input -> Output: weights, what integers stand for, the second moments of the inputs -> integers.
     for each element i of a patch:
-    q_i = round(w_i / s);  w_j -= (w_i - q_i * s) * U_ij / U_ii  for j > i
+    q_i = round(w_i);  w_j -= (w_i - q_i) * U_ij / U_ii  for j that are not rounded yet
     U: upper Cholesky factor of the inverse of G, whose diagonal is raised by 1 % of its mean
 Guarantees: deterministic; an output whose error on G would grow keeps the nearest rounding.
 Source: Frantar et al., GPTQ (2022).
-Not here: scales (affine), G (moments).
+Not here: scales (affine, blocks), G (moments).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,32 +25,115 @@ from tilewright.graph.insert_qdq import Affine
 Array = npt.NDArray[Any]
 
 _DAMPING = 0.01
-_LIMIT = 127
-_BLOCK = 32
+_BLOCK = 32  # elements whose errors reach the rest at once
+_OUTPUTS = 4096  # at a time, which bounds memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What integers stand for: ``(integer - zero) * scale``.
+
+    Attributes:
+        scale, zero: [groups, blocks, outputs].
+        block: elements that share a scale.
+        limits: the least and the greatest integer.
+    """
+
+    scale: Array
+    zero: Array
+    block: int
+    limits: tuple[int, int]
+
+    def round(self, weights: Array, element: Array) -> tuple[Array, Array]:
+        """Integers of weights [groups, outputs], and what they stand for.
+
+        Args:
+            weights: of one element of each group.
+            element: [groups], which one.
+        """
+        which = (np.arange(len(element)), element // self.block)
+        scale, zero = self.scale[which], self.zero[which]
+        whole = np.clip(np.rint(weights / scale) + zero, *self.limits)
+        return whole, (whole - zero) * scale
+
+    def outputs(self, chosen: slice) -> Steps:
+        """Of some outputs."""
+        scale, zero = self.scale[..., chosen], self.zero[..., chosen]
+        return Steps(scale=scale, zero=zero, block=self.block, limits=self.limits)
+
+    def floats(self, whole: Array) -> Array:
+        """What integers [groups, elements, outputs] stand for."""
+        repeated = (np.repeat(part, self.block, axis=1) for part in (self.scale, self.zero))
+        scale, zero = repeated
+        found: Array = (whole - zero) * scale
+        return found
 
 
 def gptq(layer: Layer, params: Affine, gram: Array) -> Array:
-    """Integers of a layer's weights.
+    """Integers of a layer's weights, int8 and symmetric.
 
     Args:
         layer: whose float weights are rounded.
         params: their scale.
         gram: [groups, elements, elements], mean products of two elements of a patch.
     """
+    exact = as_matrix(layer, layer.weights).transpose(0, 2, 1)
     scale = np.broadcast_to(spread(params, layer.weights.shape)[0], layer.weights.shape)
-    steps = as_matrix(layer, np.ascontiguousarray(scale)).astype(np.float64)
-    exact = as_matrix(layer, layer.weights).astype(np.float64)
-    nearest = as_matrix(layer, quantize(layer.weights, params)).astype(np.float64)
-    found = _rounded(exact.copy(), steps, _factor(gram))
-    better = squared_errors(found, exact, steps, gram) < squared_errors(nearest, exact, steps, gram)
-    chosen = np.where(better[..., None], found, nearest)
-    return from_matrix(layer, np.ascontiguousarray(chosen)).astype(np.int8)
+    scale = as_matrix(layer, np.ascontiguousarray(scale))[..., 0][:, None, :].astype(np.float64)
+    steps = Steps(scale=scale, zero=np.zeros_like(scale), block=exact.shape[1], limits=(-127, 127))
+    nearest = as_matrix(layer, quantize(layer.weights, params)).transpose(0, 2, 1)
+    found = closer(exact, steps, gram, nearest)
+    return from_matrix(layer, np.ascontiguousarray(found.transpose(0, 2, 1))).astype(np.int8)
 
 
-def squared_errors(whole: Array, exact: Array, scale: Array, gram: Array) -> Array:
-    """The mean squared error of each output, [groups, outputs]."""
-    off = (whole * scale - exact).astype(np.float32)
-    errors: Array = (np.matmul(off, gram.astype(np.float32)) * off).sum(-1)
+def closer(
+    exact: Array, steps: Steps, gram: Array, nearest: Array, *, ordered: bool = False
+) -> Array:
+    """Integers whose products are nearer to the exact ones than those of the nearest integers.
+
+    Args:
+        exact: weights [groups, elements, outputs].
+        steps: what integers stand for.
+        gram: [groups, elements, elements], mean products of two elements.
+        nearest: the nearest integers, in the shape of ``exact``.
+        ordered: elements with the greatest moments are rounded first.
+
+    Returns:
+        Integers as floats.
+    """
+    groups, elements, outputs = exact.shape
+    diagonal = np.einsum("gii->gi", gram)
+    order = np.broadcast_to(np.arange(elements), (groups, elements))
+    if ordered:
+        order = np.argsort(-diagonal, axis=1, kind="stable")
+    rows = np.arange(groups)[:, None]
+    factor = _factor(gram[rows[..., None], order[:, :, None], order[:, None, :]])
+    found = np.empty(exact.shape)
+    for start in range(0, outputs, _OUTPUTS):
+        chosen = slice(start, start + _OUTPUTS)
+        wanted = exact[..., chosen].astype(np.float64)
+        part = steps.outputs(chosen)
+        made = np.empty_like(wanted)
+        made[rows, order] = _rounded(wanted[rows, order], part, order, factor)
+        plain = nearest[..., chosen].astype(np.float64)
+        better = _error(made, part, wanted, gram) < _error(plain, part, wanted, gram)
+        found[..., chosen] = np.where(better[:, None], made, plain)
+    return found
+
+
+def _error(whole: Array, steps: Steps, exact: Array, gram: Array) -> Array:
+    return squared_errors(steps.floats(whole) - exact, gram)
+
+
+def squared_errors(off: Array, gram: Array) -> Array:
+    """The mean squared error of each output, [groups, outputs].
+
+    Args:
+        off: errors of weights, [groups, elements, outputs].
+        gram: [groups, elements, elements].
+    """
+    off = off.astype(np.float32)
+    errors: Array = (np.matmul(gram.astype(np.float32), off) * off).sum(1)
     return errors
 
 
@@ -66,19 +150,18 @@ def _factor(gram: Array) -> Array:
     return factor
 
 
-def _rounded(weights: Array, scale: Array, factor: Array) -> Array:
-    """Rounds element by element; ``weights`` is used up."""
+def _rounded(weights: Array, steps: Steps, order: Array, factor: Array) -> Array:
+    """Rounds element by element, in their order; ``weights`` is used up."""
     found = np.empty_like(weights)
-    size = weights.shape[-1]
+    size = weights.shape[1]
     for start in range(0, size, _BLOCK):
         end = min(start + _BLOCK, size)
-        errors = np.empty((*weights.shape[:2], end - start))
+        errors = np.empty((len(weights), end - start, weights.shape[2]))
         for i in range(start, end):
-            found[:, :, i] = np.clip(np.rint(weights[:, :, i] / scale[:, :, i]), -_LIMIT, _LIMIT)
-            error = weights[:, :, i] - found[:, :, i] * scale[:, :, i]
-            error /= factor[:, i, i][:, None]
-            weights[:, :, i + 1 : end] -= error[:, :, None] * factor[:, None, i, i + 1 : end]
-            errors[:, :, i - start] = error
+            found[:, i], floats = steps.round(weights[:, i], order[:, i])
+            error = (weights[:, i] - floats) / factor[:, i, i][:, None]
+            weights[:, i + 1 : end] -= factor[:, i, i + 1 : end, None] * error[:, None]
+            errors[:, i - start] = error
         # What lies beyond the block takes all of its errors at once.
-        weights[:, :, end:] -= np.matmul(errors, factor[:, start:end, end:])
+        weights[:, end:] -= np.matmul(factor[:, start:end, end:].transpose(0, 2, 1), errors)
     return found

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.compress.affine import affine, symmetric
 from tilewright.compress.calibrate import Calibration, Progress, calibrate
+from tilewright.compress.contract import check_quantized
 from tilewright.compress.data import Batches, open_data
 from tilewright.compress.equalize import equalize
 from tilewright.compress.layers import Plan, find_layers
@@ -23,6 +24,7 @@ from tilewright.compress.pictures import Preprocessing
 from tilewright.compress.recipe import Weights, make_recipe
 from tilewright.compress.remedies import applies, needs_moments, quantized_weights
 from tilewright.compress.smooth import smooth
+from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
 from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
@@ -78,27 +80,26 @@ def prepare(
     progress: Progress | None = None,
 ) -> Job:
     """Everything up to the numbers of the quantised model."""
+    limit = None if limit is None else check.whole("limit", limit, 1)
+    progress = check.function("progress", progress)
     log = DecisionLog()
     if progress is not None:
         progress("import", 0, 0)
     loaded = Quantizable.load(model, log, known=lambda *op: op in LOWERINGS)
     plan = _plan(loaded, options)
+    if options.all_quantized:
+        check_quantized(plan, loaded.name)
     batches = _open(data, loaded, options, preprocessing, limit)
-    seen = None
     if applies("equalize", options):
         loaded = equalize(loaded, plan, log)
         plan = _plan(loaded, options)
     if batches is not None and _is_smoothed(plan, batches, options, log):
+        channels = options.per_channel
         loaded = smooth(
-            loaded,
-            plan,
-            batches,
-            log,
-            per_channel=options.per_channel,
-            threads=threads,
-            progress=progress,
+            loaded, plan, batches, log, per_channel=channels, threads=threads, progress=progress
         )
         plan = _plan(loaded, options)
+    seen = None
     if batches is not None:
         seen = calibrate(
             loaded,
@@ -133,7 +134,9 @@ def _plan(model: Quantizable, options: QuantizeOptions) -> Plan:
             file=model.name,
             remedy="name nodes as `tilewright explain` does; folded ones are gone",
         )
-    plan = find_layers(graph, exclude=options.exclude, carriers=options.carriers)
+    infos = model.infos()
+    floats = [name for name, info in infos.items() if info.dtype.is_float]
+    plan = find_layers(graph, exclude=options.exclude, carriers=options.carriers, floats=floats)
     if options.activations == "dynamic":
         plan = _products_only(plan)
     if not plan.layers:

@@ -74,7 +74,7 @@ class Plan:
         carriers: nodes between them that read and write 8 bits.
         readers: which nodes read a quantised value, by value.
         ties: values that must have the same parameters, in sets.
-        kept: (node, operator, reason) of nodes that stay in float.
+        kept: (node, operator, reason) of nodes that compute and stay in float.
     """
 
     layers: tuple[Layer, ...]
@@ -89,6 +89,7 @@ def find_layers(
     *,
     exclude: Collection[str] = (),
     carriers: bool = True,
+    floats: Collection[str] | None = None,
 ) -> Plan:
     """Looks for what can be quantised.
 
@@ -96,8 +97,9 @@ def find_layers(
         graph: with final weights.
         exclude: nodes to leave in float.
         carriers: whether additions, pools and the like between layers work on integers too.
+        floats: values that are floats, of which it is told where they stay so; None: all.
     """
-    return _Finder(graph, frozenset(exclude)).plan(carriers)
+    return _Finder(graph, frozenset(exclude)).plan(carriers, floats)
 
 
 class _Finder:
@@ -111,11 +113,14 @@ class _Finder:
             for name in dict.fromkeys([*filter(None, node.inputs), *_read_inside(node)]):
                 self.readers.setdefault(name, []).append(node.name)
         self.kept: list[tuple[str, str, str]] = []
+        self.refused: dict[str, str] = {}  # of carriers
 
-    def plan(self, with_carriers: bool) -> Plan:
+    def plan(self, with_carriers: bool, floats: Collection[str] | None) -> Plan:
         layers = [layer for node in self.graph.nodes if (layer := self._layer(node)) is not None]
         chosen = {layer.node for layer in layers}
         carriers = self._carriers(chosen) if with_carriers else set()
+        if with_carriers:
+            self._note_islands(chosen, carriers, floats)
         readers: dict[str, list[str]] = {}
         for layer in layers:
             readers.setdefault(layer.source, []).append(layer.node)
@@ -162,7 +167,7 @@ class _Finder:
     def _refusal(self, node: NodeView) -> str | None:
         """Why a node cannot be a layer."""
         if node.name in self.exclude:
-            return "excluded"
+            return EXCLUDED
         source, weights = node.inputs[0], self.constants.get(node.inputs[1] or "")
         if weights is None:
             return "its weights are not constant"
@@ -215,13 +220,30 @@ class _Finder:
                 break
             refused.update(dropped)
             chosen -= set(dropped)
-        near = {"Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool", "Resize"}
-        self.kept += [
-            (name, self.nodes[name].op_type, refused[name])
-            for name in sorted(refused)
-            if self.nodes[name].op_type in near and refused[name] != _EPILOGUE
-        ]
+        self.refused = refused
         return chosen
+
+    def _note_islands(
+        self, layers: set[str], carriers: set[str], floats: Collection[str] | None
+    ) -> None:
+        """Nodes that compute in float, other than in the epilogue of a layer."""
+        known = layers | carriers | {node for node, _, _ in self.kept}
+        sources = self._sources(layers, carriers)
+        for node in self.graph.nodes:
+            outputs = [name for name in node.outputs if name]
+            computes = node.op_type not in MOVES or node.op_type in _POOLS
+            if node.name in known or not computes:
+                continue
+            if floats is not None and not set(outputs) & set(floats):
+                continue
+            if node.op_type in EPILOGUES and any(sources.get(name) for name in outputs):
+                continue
+            reason = self.refused.get(node.name, f"{node.op_type} has no kernel on integers")
+            if node.name in self.exclude:
+                reason = EXCLUDED
+            elif reason == _EPILOGUE:
+                reason = "it reads and is read in float"
+            self.kept.append((node.name, node.op_type, reason))
 
     def _sources(self, layers: set[str], carriers: set[str]) -> dict[str, str | None]:
         """The layer or carrier that a value comes from, through epilogues; None: from float."""
@@ -281,7 +303,9 @@ class _Finder:
         return [name for name in names if name is not None and name not in self.constants]
 
 
+EXCLUDED = "excluded"
 _EPILOGUE = "part of an epilogue"
+_POOLS = ("MaxPool", "Concat")  # moves that read more than one number for each that they write
 _FIRST_ONLY = (MOVES - {"Concat"}) | {"Resize"}
 
 

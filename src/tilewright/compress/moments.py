@@ -75,14 +75,16 @@ class Moments:
         count: rows or pictures so far.
     """
 
-    def __init__(self, layer: Layer, node: NodeView, *, second: bool) -> None:
+    def __init__(
+        self, layer: Layer, node: NodeView, *, second: bool, most: int = _MOST_ELEMENTS
+    ) -> None:
         self.window = Window.of(node, layer.weights) if layer.op_type == "Conv" else None
         self.known = layer.op_type in ("Gemm", "MatMul") or self.window is not None
         groups = self.window.groups if self.window is not None else 1
         inside = layer.weights.shape[1 if self.window or layer.transposed else 0]
         elements = inside * int(np.prod(self.window.kernel)) if self.window else inside
         self.total = np.zeros((groups, elements))
-        wanted = second and self.known and elements <= _MOST_ELEMENTS
+        wanted = second and self.known and elements <= most
         self.products = np.zeros((groups, elements, elements)) if wanted else None
         self.chosen = np.zeros((groups, elements))  # sum of the patches in ``products``
         self.count = self.num_products = 0
@@ -136,6 +138,18 @@ class Moments:
             mean = self.chosen / number
             average = average - mean[:, :, None] * mean[:, None, :]
         return average
+
+
+UNKNOWN = "only of Conv without auto_pad, Gemm and MatMul it is known what weights meet"
+
+
+def why_none(moments: Moments | None) -> str | None:
+    """Why there are no second moments; None where there are some."""
+    if moments is None:
+        return "no data"
+    if not moments.known:
+        return UNKNOWN
+    return None if moments.products is not None else "its patches are too large"
 
 
 def _chosen(patches: Array, positions: tuple[int, ...], groups: int) -> Array:

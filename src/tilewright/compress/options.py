@@ -22,6 +22,7 @@ REMEDIES = (
     "adaround",
     "bias-correction",
 )  # in the order of their work
+CONTRACTS = ("quantized",)
 ACTIVATIONS = ("uint8", "int8", "dynamic")
 
 
@@ -38,6 +39,7 @@ class QuantizeOptions:
         remedies: to apply; None: those that apply, chosen by rule.
         exclude: nodes to leave in float.
         carriers: whether what lies between layers works on integers too.
+        all_quantized: whether a node that computes in float without being excluded is an error.
     """
 
     calibration: str = "minmax"
@@ -47,16 +49,18 @@ class QuantizeOptions:
     remedies: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     carriers: bool = True
+    all_quantized: bool = False
 
 
 def make_options(
     *,
-    calibration: Any,
-    percentile: Any,
-    activations: Any,
-    per_channel: Any,
-    remedies: Any,
-    exclude: Any,
+    calibration: Any = "minmax",
+    percentile: Any = None,
+    activations: Any = "uint8",
+    per_channel: Any = True,
+    remedies: Any = "auto",
+    exclude: Any = None,
+    require: Any = None,
 ) -> QuantizeOptions:
     """Validates options.
 
@@ -84,7 +88,20 @@ def make_options(
         remedies=chosen,
         exclude=tuple(check.names("exclude", exclude, '["/conv1/Conv"]')),
         carriers=kind != "dynamic",
+        all_quantized=all_quantized(require),
     )
+
+
+def all_quantized(require: Any) -> bool:
+    """Whether ``require`` names the contract ``quantized``.
+
+    Raises:
+        BadOption: it names another.
+    """
+    wanted = check.names("require", require, '["quantized"]')
+    for name in wanted:
+        check.one_of("contract", name, CONTRACTS)
+    return bool(wanted)
 
 
 def _remedies(given: Any) -> tuple[str, ...] | None:

@@ -18,7 +18,7 @@ from tilewright.compress.bias_correction import corrected
 from tilewright.compress.calibrate import Calibration, Progress
 from tilewright.compress.gptq import gptq
 from tilewright.compress.layers import Layer, Plan
-from tilewright.compress.moments import Moments
+from tilewright.compress.moments import UNKNOWN, Moments, why_none
 from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.recipe import Weights
 from tilewright.core.plural import plural
@@ -107,7 +107,7 @@ def _weights(
     for name, rounding in ROUNDINGS.items():
         if not applies(name, options):
             continue
-        reason = _no_moments(moments)
+        reason = why_none(moments)
         if reason is None and moments is not None:
             gram = moments.gram(centred=correct and layer.bias is not None)
             integers = rounding(layer, params, gram)
@@ -117,20 +117,9 @@ def _weights(
     bias = layer.bias
     if correct:
         if moments is None or not moments.known:
-            reason = _UNKNOWN if moments else "no data"
+            reason = UNKNOWN if moments else "no data"
             log.add(STAGE, layer.node, "bias kept", (("bias-correction", reason),))
         elif (new := corrected(layer, integers, params, moments.mean)) is not None:
             bias = new
             counts["bias-correction"] += 1
     return Weights(integers=integers, params=params, bias=bias)
-
-
-_UNKNOWN = "only of Conv without auto_pad, Gemm and MatMul it is known what weights meet"
-
-
-def _no_moments(moments: Moments | None) -> str | None:
-    if moments is None:
-        return "no data"
-    if not moments.known:
-        return _UNKNOWN
-    return None if moments.products is not None else "its patches are too large"

@@ -18,7 +18,7 @@ from typing import Any
 
 from tilewright.compiler.build import compile as compile_model
 from tilewright.compress.calibrate import Progress
-from tilewright.compress.data import Feeds
+from tilewright.compress.data import Feeds, num_rows
 from tilewright.compress.job import Job
 from tilewright.compress.latency import NodeTimes, node_times
 from tilewright.compress.score import Scorer, Scores
@@ -131,7 +131,6 @@ def search(
             engines[name] = compile_model(model, threads=threads, verify=False)
     times = _timed(engines, feeds)
     chosen = min(names, key=lambda index: (times[names[index]], index))
-    rows = max((array.shape[0] for array in feeds.values() if array.ndim), default=1)
     return Front(
         budget=str(budget),
         points=points,
@@ -142,7 +141,7 @@ def search(
             "int8": times["int8"],
             "chosen": times[names[chosen]],
         },
-        samples=rows,
+        samples=num_rows(feeds),
     )
 
 

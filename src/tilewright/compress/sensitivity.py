@@ -14,6 +14,7 @@ Not here: what to do about it (search).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,15 +59,7 @@ def measure(
     """
     settings = settings_of(plan, recipe)
     total = 2 * len(settings) + len(CAUSES) * min(explained, len(settings))
-    done = 0
-
-    def score(chosen: Settings) -> Scores:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress("sensitivity", min(done, total), total)
-        return scorer(lambda feeds: simulator.run(chosen, feeds))
-
+    score = _Counted(simulator=simulator, scorer=scorer, total=total, progress=progress)
     base, whole = score({}), score(settings)
     alone = {node: score({node: setting}) for node, setting in settings.items()}
     order = sorted(alone, key=lambda node: -alone[node].noise)
@@ -75,27 +68,43 @@ def measure(
         node: _causes(node, settings, layers.get(node), recipe, seen, score)
         for node in order[:explained]
     }
-    found = []
-    for node in order:
+
+    def effect(node: str) -> NodeEffect:
         without = score({name: one for name, one in settings.items() if name != node})
-        found.append(
-            NodeEffect(
-                node=node,
-                op_type=op_types[node],
-                sqnr_db=alone[node].sqnr_db,
-                noise=alone[node].noise,
-                drop=_difference(base.metric, alone[node].metric),
-                gain=_gain(without, whole),
-                causes=causes.get(node, {}),
-            )
+        return NodeEffect(
+            node=node,
+            op_type=op_types[node],
+            sqnr_db=alone[node].sqnr_db,
+            noise=alone[node].noise,
+            drop=_difference(base.metric, alone[node].metric),
+            gain=_gain(without, whole),
+            causes=causes.get(node, {}),
         )
+
     return Sensitivity(
         samples=scorer.count,
         float_metric=base.metric,
         metric=whole.metric,
         sqnr_db=whole.sqnr_db,
-        nodes=tuple(found),
+        nodes=tuple(effect(node) for node in order),
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counted:
+    """Scores of settings, with progress."""
+
+    simulator: Simulator
+    scorer: Scorer
+    total: int
+    progress: Progress | None
+    done: int = 0
+
+    def __call__(self, chosen: Settings) -> Scores:
+        self.done += 1
+        if self.progress is not None:
+            self.progress("sensitivity", min(self.done, self.total), self.total)
+        return self.scorer(lambda feeds: self.simulator.run(chosen, feeds))
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

@@ -1,200 +1,322 @@
 """Weights of few bits, activations in float: smaller models that compute the same to a few percent.
 
     MatMul(a, w)  ->  MatMul(a, DequantizeLinear(w', s, z))    a scale for each block of a column
-Input -> Output: a model and options -> ``Quantized``: ONNX that ONNX Runtime runs too.
-Method: round to nearest; each block's range is the one of a grid that loses least (mean squared
-error).  8 bits are symmetric (int8); 4 bits have a zero point a block (uint4).
-Guarantees: deterministic, needs no data; what stays in float has a reason among the decisions.
+Input -> Output: a model, perhaps data, and options -> ``Quantized``: ONNX that ONNX Runtime runs
+too.
+Method: without data, each block has the range that loses least, and weights go to the nearest
+integer. With data, losses are weighed by what the weights meet, and rounding makes up for its
+errors (GPTQ).  8 bits are symmetric (int8); 4 bits have a zero point a block (uint4).
+Guarantees: deterministic; what stays in float has a reason among the decisions.
 Not here: products of integers (quantize), how such weights are run (graph.passes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.compress.blocks import LEAST_BLOCK, Grid, best_grid, block_of
+from tilewright.compress.calibrate import Progress
+from tilewright.compress.contract import check_quantized
+from tilewright.compress.data import Batches, open_data
+from tilewright.compress.gptq import Steps, closer, squared_errors
 from tilewright.compress.layers import Layer, Plan, find_layers
-from tilewright.compress.quantize import Quantized
+from tilewright.compress.moments import Moments, why_none
+from tilewright.compress.options import all_quantized
+from tilewright.compress.pictures import Preprocessing
+from tilewright.compress.quantized import Quantized
+from tilewright.compress.walks import Walk, depth_of, walks
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
 from tilewright.graph.insert_qdq import Affine, QuantizedLayer, Recipe
 from tilewright.graph.quantizable import Quantizable, serialized
+from tilewright.graph.view import GraphView
 from tilewright.lower.families import LOWERINGS
 
 Array = npt.NDArray[Any]
 
+STAGE = "weight_only"
+BLOCK = 32
 _KINDS = ("int8", "int4")
 _PRODUCTS = ("MatMul", "Gemm")
-_LEAST_BLOCK = 16
-# Shares of the full range that are tried; 8 bits lose little by outliers.
-_SHARES = {8: np.linspace(1.0, 0.88, 7), 4: np.linspace(1.0, 0.52, 25)}
 _TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Weights in blocks.
+class SmallOptions:
+    """How weights are written.
 
     Attributes:
-        codes: integers ``[groups, block, columns]``.
-        scale, zero: ``[groups, columns]``.
+        bits: 8 or 4.
+        block: rows that share a scale; a layer whose rows are no whole blocks has smaller ones, or
+            one a column.
+        wide: names of nodes that get 8 bits; None: those that compute an output.
+        exclude: names of nodes to leave in float.
+        all_quantized: whether a layer with constant weights in float is an error.
     """
 
-    codes: Array
-    scale: Array
-    zero: Array
+    bits: int
+    block: int = BLOCK
+    wide: frozenset[str] | None = None
+    exclude: tuple[str, ...] = ()
+    all_quantized: bool = False
 
-    def floats(self) -> Array:
-        """What the integers stand for."""
-        shifted = self.codes.astype(np.float32) - self.zero[:, None].astype(np.float32)
-        return shifted * self.scale[:, None]
+    @staticmethod
+    def of(
+        *,
+        weights: Any = "int8",
+        block: Any = None,
+        wide: Any = None,
+        exclude: Any = None,
+        require: Any = None,
+    ) -> SmallOptions:
+        """Validates options.
+
+        Raises:
+            BadOption: a value is unknown, or contradicts another.
+        """
+        bits = 8 if check.one_of("weights", weights, _KINDS) == "int8" else 4
+        if wide is not None and bits == 8:
+            raise BadOption("wide is given, but all weights get 8 bits", remedy="leave it out")
+        rule = wide is None or (isinstance(wide, str) and wide in ("auto", "none"))
+        names = frozenset() if rule else frozenset(check.names("wide", wide, '["head"]'))
+        return SmallOptions(
+            bits=bits,
+            block=BLOCK if block is None else _block(block),
+            wide=None if wide is None or wide == "auto" else names,
+            exclude=tuple(check.names("exclude", exclude, '["head"]')),
+            all_quantized=all_quantized(require),
+        )
+
+
+def _block(given: Any) -> int:
+    size = check.whole("block", given, LEAST_BLOCK)
+    if size & (size - 1):
+        raise BadOption(f"block={size} is no power of two", remedy="use 32, 64 or 128")
+    return size
 
 
 def quantize_weights(
     model: Any,
+    data: Any = None,
     *,
-    weights: str = "int8",
-    block: int = 32,
-    search: bool = True,
-    exclude: Iterable[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+    limit: Any = None,
+    threads: int | None = None,
+    progress: Any = None,
+    **options: Any,
 ) -> Quantized:
-    """Quantises the weights of matrix products.
+    """Quantises the weights of matrix products; see ``tilewright.quantize``.
 
     Args:
         model: a path, the bytes of an ONNX file, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        weights: ``int8`` or ``int4``.
-        block: rows of weights that share a scale, a power of two from 16; a layer whose rows are no
-            whole blocks has smaller ones, or one a column.
-        search: look for the range that loses least; False: the full range.
-        exclude: names of nodes to leave in float.
-
-    Returns:
-        The model in ONNX with its decisions.
+        data: to round with; None: to the nearest.
+        preprocessing, limit, threads, progress: of the data.
+        options: see ``SmallOptions.of``.
 
     Raises:
         InvalidModel, UnsupportedOp: the model cannot be read.
         BadOption: an option is unknown, or nothing can be quantised.
+        BadData: data that tell nothing.
+        ContractBreach: a layer with constant weights would stay in float.
     """
-    bits = 8 if check.one_of("weights", weights, _KINDS) == "int8" else 4
-    size = check.whole("block", block, _LEAST_BLOCK)
-    if size & (size - 1):
-        raise BadOption(f"block={size} is no power of two", remedy="use 32, 64 or 128")
-    shares = _SHARES[bits] if check.flag("search", search) else _SHARES[bits][:1]
+    chosen = SmallOptions.of(**options)
+    limit = None if limit is None else check.whole("limit", limit, 1)
+    progress = check.function("progress", progress)
     log = DecisionLog()
+    if progress is not None:
+        progress("import", 0, 0)
     loaded = Quantizable.load(model, log, known=lambda *op: op in LOWERINGS)
-    plan = find_layers(loaded.view(), exclude=check.names("exclude", exclude or (), '["head"]'))
-    chosen = _products(plan, log)
-    if not chosen:
-        raise BadOption(
-            "no product with constant float weights",
-            file=loaded.name,
-            remedy="give a model with MatMul or Gemm whose weights are float32",
-        )
-    made = tuple(_quantized(layer, bits, size, shares, log) for layer in chosen)
+    graph = loaded.view()
+    plan = _products(graph, chosen, loaded.name, log)
+    choices = _choices(graph, plan, chosen, log)
+    batches = None
+    if data is not None:
+        batches = open_data(data, graph.inputs, preprocessing=preprocessing, limit=limit)
+    made, samples = _made(loaded, choices, batches, log, threads, progress)
     emitted = serialized(loaded.quantized(Recipe(layers=made), log), loaded.infos())
+    eight = sum(choice.bits == 8 for choice in choices) if chosen.bits == 4 else 0
+    wide = f", {plural(eight, 'layer')} int8" if eight else ""
     return Quantized(
         model=emitted,
         decisions=tuple(log.entries),
         summary={
             "layers": len(made),
-            "weights": weights,
-            "float_bytes": sum(layer.weights.nbytes for layer in chosen),
-            "bytes": len(emitted),
+            "carriers": 0,
+            "kept_in_float": [node for node, _, _ in plan.kept],
+            "activations": "float",
+            "weights": f"int{chosen.bits} in blocks of {chosen.block}{wide}",
+            "calibration": "none" if batches is None else "second moments",
+            "samples": samples,
+            "size_bytes": len(emitted),
+            "float_weight_bytes": sum(choice.layer.weights.nbytes for choice in choices),
         },
     )
 
 
-def _products(plan: Plan, log: DecisionLog) -> list[Layer]:
-    for node, op_type, reason in plan.kept:
-        log.add("weight_only", node, f"{op_type} kept in float", (("small weights", reason),))
-    for layer in plan.layers:
-        if layer.op_type not in _PRODUCTS:
-            reason = "only matrix products widen weights"
-            log.add(
-                "weight_only",
-                layer.node,
-                f"{layer.op_type} kept in float",
-                (("small weights", reason),),
-            )
-    return [layer for layer in plan.layers if layer.op_type in _PRODUCTS]
+# --- which products, and how ----------------------------------------------------------------------
 
 
-def block_of(depth: int, most: int) -> int:
-    """The largest block up to ``most`` that divides the rows; all of them where it is too small."""
-    found = most
-    while found >= _LEAST_BLOCK and depth % found:
-        found //= 2
-    return found if found >= _LEAST_BLOCK else depth
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """How one layer is written."""
+
+    layer: Layer
+    bits: int
+    block: int
+
+    @property
+    def rows(self) -> Array:
+        """Its weights, [depth, columns]."""
+        return self.layer.weights.T if self.layer.transposed else self.layer.weights
 
 
-def _quantized(
-    layer: Layer, bits: int, block: int, shares: Array, log: DecisionLog
-) -> QuantizedLayer:
-    rows = layer.weights.T if layer.transposed else layer.weights
-    depth, columns = rows.shape
-    size = block_of(depth, block)
-    found = in_blocks(rows.reshape(-1, size, columns), bits, shares)
-    codes = found.codes.reshape(depth, columns)
-    params = Affine(scale=found.scale, zero=found.zero, axis=0, block=size)
-    if layer.transposed:
-        codes = np.ascontiguousarray(codes.T)
-        params = Affine(scale=found.scale.T.copy(), zero=found.zero.T.copy(), axis=1, block=size)
-    error = found.floats().reshape(depth, columns) - rows
-    power = float(np.square(rows, dtype=np.float64).sum())
-    ratio = float(np.square(error, dtype=np.float64).sum()) / power if power else 0.0
-    note = f"{bits} bits, a scale for {size} rows, relative squared error {ratio:.2e}"
-    log.add("weight_only", layer.node, note)
-    return QuantizedLayer(node=layer.node, weights=codes, params=params)
-
-
-def in_blocks(weights: Array, bits: int, shares: Array) -> Blocks:
-    """Rounds blocks with the range, of the given shares of the full one, that loses least.
-
-    Args:
-        weights: float32 ``[groups, block, columns]``.
-        bits: 8 (symmetric) or 4 (with a zero point).
-        shares: of the full range, the first one wins ties.
-    """
-    best: Blocks | None = None
-    least: Array = np.full(weights.shape[::2], np.inf)
-    for share in shares:
-        found = (_symmetric if bits == 8 else _with_zero)(weights, float(share))
-        lost = np.square(found.floats() - weights).sum(1)
-        if best is None:
-            best, least = found, lost
-            continue
-        better = lost < least
-        least = np.where(better, lost, least)
-        best = Blocks(
-            codes=np.where(better[:, None], found.codes, best.codes),
-            scale=np.where(better, found.scale, best.scale),
-            zero=np.where(better, found.zero, best.zero),
+def _products(graph: GraphView, options: SmallOptions, file: str, log: DecisionLog) -> Plan:
+    """Matrix products with constant weights; whatever else has some is told."""
+    unknown = {*options.exclude, *(options.wide or ())} - {node.name for node in graph.nodes}
+    if unknown:
+        raise BadOption(
+            f"exclude, wide: the model has no node {', '.join(sorted(unknown))}",
+            file=file,
+            remedy="name nodes as `tilewright explain` does; folded ones are gone",
         )
-    assert best is not None
-    kind = np.dtype(np.int8) if bits == 8 else np.dtype(ml_dtypes.uint4)
-    return Blocks(codes=best.codes.astype(kind), scale=best.scale, zero=best.zero.astype(kind))
+    found = find_layers(graph, exclude=options.exclude, carriers=False)
+    others = [layer for layer in found.layers if layer.op_type not in _PRODUCTS]
+    reason = "only matrix products widen weights"
+    kept = (*found.kept, *((layer.node, layer.op_type, reason) for layer in others))
+    for node, op_type, why in kept:
+        log.add(STAGE, node, f"{op_type} kept in float", (("small weights", why),))
+    plan = replace(found, layers=tuple(one for one in found.layers if one not in others), kept=kept)
+    if options.all_quantized:
+        check_quantized(plan, file)
+    if not plan.layers:
+        raise BadOption(
+            "no product with constant float weights",
+            file=file,
+            remedy="give a model with MatMul or Gemm whose weights are float32",
+        )
+    return plan
 
 
-def _symmetric(weights: Array, share: float) -> Blocks:
-    scale = _guarded(np.abs(weights).max(1) * np.float32(share / 127))
-    codes = np.clip(np.rint(weights / scale[:, None]), -127, 127).astype(np.int8)
-    return Blocks(codes=codes, scale=scale, zero=np.zeros(scale.shape, np.int8))
+def _choices(
+    graph: GraphView, plan: Plan, options: SmallOptions, log: DecisionLog
+) -> list[_Choice]:
+    wide = options.wide or frozenset()
+    if options.wide is None and options.bits == 4:
+        wide = frozenset(_last(graph, plan))
+        if len(wide) == len(plan.layers):
+            wide = frozenset()
+        for node in sorted(wide):
+            log.add(
+                STAGE, node, "8 bits", (("4 bits", "no other product makes up for its errors"),)
+            )
+    return [
+        _Choice(
+            layer=layer,
+            bits=8 if layer.node in wide else options.bits,
+            block=block_of(depth_of(layer), options.block),
+        )
+        for layer in plan.layers
+    ]
 
 
-def _with_zero(weights: Array, share: float) -> Blocks:
-    low, high = np.minimum(weights.min(1), 0), np.maximum(weights.max(1), 0)
-    scale = _guarded((high - low) * np.float32(share / 15))
-    zero = np.clip(np.rint(-low * np.float32(share) / scale), 0, 15)
-    codes = np.clip(np.rint(weights / scale[:, None]) + zero[:, None], 0, 15)
-    return Blocks(codes=codes.astype(np.uint8), scale=scale, zero=zero.astype(np.uint8))
+def _last(graph: GraphView, plan: Plan) -> Iterator[str]:
+    """Products whose results no other product reads, directly or through other nodes."""
+    layers = {layer.node for layer in plan.layers}
+    read: set[str] = set()  # by a product, sooner or later
+    for node in reversed(graph.nodes):
+        goes_on = any(name in read for name in node.outputs)
+        if node.name in layers and not goes_on:
+            yield node.name
+        if goes_on or node.name in layers:
+            read.update(name for name in node.inputs if name)
 
 
-def _guarded(scale: Array) -> Array:
-    """A block of zeros has scale 1."""
-    return np.where(scale < _TINY, np.float32(1), scale).astype(np.float32)
+# --- integers -------------------------------------------------------------------------------------
+
+
+def _made(
+    model: Quantizable,
+    choices: Sequence[_Choice],
+    batches: Batches | None,
+    log: DecisionLog,
+    threads: int | None,
+    progress: Progress | None,
+) -> tuple[tuple[QuantizedLayer, ...], int]:
+    """All layers, and the number of samples."""
+    by_node = {choice.layer.node: choice for choice in choices}
+    layers = [choice.layer for choice in choices]
+    made: dict[str, QuantizedLayer] = {}
+    samples = 0
+    steps: Iterable[Walk] = [Walk(layers=layers, moments={}, samples=0)]
+    if batches is not None:
+        steps = walks(model, layers, batches, threads=threads, progress=progress)
+    for walk in steps:
+        samples = walk.samples
+        for layer in walk.layers:
+            if progress is not None:
+                progress("weights", len(made), len(choices))
+            moments = walk.moments.get(layer.source)
+            made[layer.node] = _written(by_node[layer.node], moments, log)
+    if batches is not None:
+        log.add("calibrate", batches.name, plural(samples, "sample"))
+    return tuple(made[layer.node] for layer in layers), samples
+
+
+def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> QuantizedLayer:
+    layer, rows = choice.layer, choice.rows
+    gram = None
+    if moments is not None:
+        if (reason := why_none(moments)) is None:
+            gram = moments.gram(centred=False)
+        else:
+            log.add(STAGE, layer.node, "rounded to the nearest", (("gptq", reason),))
+    grid = best_grid(rows, choice.block, choice.bits, moments=_of_blocks(gram, choice.block))
+    codes = grid.nearest(rows)
+    if gram is not None:
+        codes = closer(rows[None], _steps(grid), gram, codes[None], ordered=True)[0]
+    _note_error(choice, grid.floats(codes) - rows, gram, log)
+    integers = codes.astype(grid.dtype)
+    scale, zero, axis = grid.scale, grid.zero.astype(grid.dtype), 0
+    if layer.transposed:
+        integers, scale, zero = (np.ascontiguousarray(part.T) for part in (integers, scale, zero))
+        axis = 1
+    params = Affine(scale=scale, zero=zero, axis=axis, block=choice.block)
+    return QuantizedLayer(node=layer.node, weights=integers, params=params)
+
+
+def _of_blocks(gram: Array | None, block: int) -> Array | None:
+    """The moments of the rows of each block; inputs that were always 0 count a little too."""
+    if gram is None:
+        return None
+    groups = gram.shape[-1] // block
+    split = gram[0].reshape(groups, block, groups, block)
+    own: Array = np.einsum("gigj->gij", split)
+    more = 0.01 * np.trace(gram[0]) / gram.shape[-1] + _TINY
+    found: Array = own + more * np.eye(block)
+    return found
+
+
+def _steps(grid: Grid) -> Steps:
+    """A grid as GPTQ takes it, of one group."""
+    scale, zero = (part[None].astype(np.float64) for part in (grid.scale, grid.zero))
+    return Steps(scale=scale, zero=zero, block=grid.block, limits=grid.limits)
+
+
+def _note_error(choice: _Choice, off: Array, gram: Array | None, log: DecisionLog) -> None:
+    """Records the error of the results (of the weights where it is not known what they meet)."""
+    weigh = np.eye(len(off), dtype=np.float32)[None] if gram is None else gram
+    lost, power = (
+        float(squared_errors(part[None], weigh).sum(dtype=np.float64))
+        for part in (off, choice.rows)
+    )
+    of = "weights" if gram is None else "results"
+    note = f"{choice.bits} bits, a scale for {choice.block} rows, "
+    note += f"relative squared error of {of} {lost / power if power else 0.0:.2e}"
+    log.add(STAGE, choice.layer.node, note)

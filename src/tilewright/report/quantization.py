@@ -115,8 +115,9 @@ def quantization_lines(
     """The report of ``tilewright quantize``."""
     size = summary["size_bytes"] / 1e6
     yield f"{'file':<12} {output}, {size:.2f} MB"
+    kind = summary["weights"].split()[0]
     yield (
-        f"{'int8':<12} {plural(summary['layers'], 'layer')} (weights {summary['weights']}, "
+        f"{kind:<12} {plural(summary['layers'], 'layer')} (weights {summary['weights']}, "
         f"activations {summary['activations']}), {plural(summary['carriers'], 'node')} between"
     )
     yield f"{'calibration':<12} {summary['calibration']}, {plural(summary['samples'], 'sample')}"

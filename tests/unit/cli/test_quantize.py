@@ -49,13 +49,13 @@ def test_weights_alone_need_no_data(tmp_path: Path) -> None:
     paths = [str(tmp_path / "model.onnx"), "-o", str(tmp_path / "small.onnx")]
     result = CliRunner().invoke(build_app(), ["quantize", *paths, "--weights", "int4"])
     assert result.exit_code == 0
-    assert "1 layers in int4" in result.stdout
+    assert "1 layer (weights int4 in blocks of 32, activations float)" in result.stdout
     assert (tmp_path / "small.onnx").stat().st_size < 64 * 32 * 4 / 3
     result = CliRunner().invoke(
         build_app(), ["quantize", *paths, "--weights", "int4", "--sensitivity"]
     )
     assert result.exit_code == 1
-    assert "activations stay float" in result.stderr
+    assert "sensitivity would have no effect" in result.stderr
 
 
 def test_threads_of_a_gpu_are_refused(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_model_is_quantised_and_told(tmp_path: Path) -> None:
         (["-o", "OUT", "--data", "DATA", "--mean", "x", "--std", "1"], 2, "is no number"),
         (["-o", "OUT", "--data", "DATA", "--size", "8"], 2, "both --mean and --std"),
         (["-o", "OUT", "--data", "DATA", "--mean", "1", "--std", "1"], 1, "is for pictures"),
-        (["-o", "OUT", "--data", "DATA", "--eval-limit", "9"], 1, "without --sensitivity"),
+        (["-o", "OUT", "--data", "DATA", "--eval-limit", "9"], 1, "nothing is evaluated"),
         (["-o", "OUT", "--data", "DATA", "--dim", "batch=1"], 1, "sizes are those of the data"),
         (["--lint", "--data", "DATA"], 1, "with --lint nothing is quantised"),
     ],

@@ -13,8 +13,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.compress.data import BadData
-from tilewright.compress.quantize import Quantized
-from tilewright.core.errors import BadOption
+from tilewright.compress.quantized import Quantized
+from tilewright.core.errors import BadOption, ContractBreach
 from unit.compiler.models import compiled, network, normal
 from unit.graph.models import model_of, node, tensor_info
 
@@ -300,3 +300,40 @@ def test_the_file_is_what_was_made(tmp_path: Path) -> None:
     found = tw.quantize(network(), [{"x": normal(2, 3, 6, 8, seed=s)} for s in range(5)])
     found.save(tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").read_bytes() == found.model
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+def _with_softmax() -> onnx.ModelProto:
+    """A block whose classifier goes on in float."""
+    model = block()
+    model.graph.node[-1].output[0] = "logits"
+    model.graph.node.append(node("Softmax", ["logits"], ["y"], name="softmax"))
+    return model
+
+
+def test_what_computes_in_float_is_recorded_and_the_contract_refuses_it() -> None:
+    found = tw.quantize(_with_softmax(), batches())
+    assert found.summary["kept_in_float"] == ["softmax"]
+    (told,) = [one for one in found.decisions if one.subject == "softmax"]
+    assert told.chosen == "Softmax kept in float"
+    assert told.rejected == (("int8", "Softmax has no kernel on integers"),)
+    with pytest.raises(ContractBreach, match="1 node would stay in float") as caught:
+        tw.quantize(_with_softmax(), batches(), require=["quantized"])
+    assert "softmax (Softmax): Softmax has no kernel on integers" in str(caught.value)
+    assert "exclude these nodes by name" in str(caught.value)
+
+
+def test_the_contract_lets_pass_what_is_on_integers_or_excluded() -> None:
+    assert tw.quantize(block(), batches(), require="quantized").summary["kept_in_float"] == []
+    found = tw.quantize(_with_softmax(), batches(), require=["quantized"], exclude=["softmax"])
+    assert found.summary["kept_in_float"] == ["softmax"]
+
+
+def test_the_contract_holds_beside_a_budget() -> None:
+    whole = tw.quantize(block(), batches(), sensitivity=True)
+    assert whole.sensitivity is not None
+    wanted = whole.sensitivity.sqnr_db + 1
+    with pytest.raises(ContractBreach, match="by the budget"):
+        tw.quantize(block(), batches(), min_sqnr=wanted, require=["quantized"])
