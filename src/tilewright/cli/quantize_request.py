@@ -87,7 +87,7 @@ class QuantizeRequest:
         typer.Option(metavar="CSV", help="Classes of --eval-data: columns file and label."),
     ] = None
     eval_limit: Annotated[
-        int | None, typer.Option(min=1, help="Samples to score on at most, 64.")
+        int | None, typer.Option(min=1, help="Samples to score on at most: 64, with a budget 1000.")
     ] = None
     max_drop: Annotated[
         Text,
@@ -100,6 +100,12 @@ class QuantizeRequest:
         float | None,
         typer.Option(metavar="DB", help="Least signal to noise of the outputs instead, in dB."),
     ] = None
+    prove: Annotated[
+        bool,
+        typer.Option(
+            "--prove", help="With a budget: build and time every choice next to the chosen one."
+        ),
+    ] = False
     html: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Write a report with the front drawn.")
     ] = None
@@ -138,6 +144,7 @@ class QuantizeRequest:
         found["max_drop"] = None if self.max_drop is None else _share(self.max_drop)
         found["per_channel"] = False if self.per_tensor else None
         found["sensitivity"] = self.sensitivity or None
+        found["prove"] = self.prove or None
         return {name: value for name, value in found.items() if value is not None}
 
     def pixels(self) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.compress.calibrate import Progress
-from tilewright.compress.data import open_data
+from tilewright.compress.data import Batches, open_data
 from tilewright.compress.job import Job
 from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.pictures import Preprocessing
@@ -24,6 +24,7 @@ from tilewright.core.errors import BadOption
 from tilewright.report.quantization import Front, Sensitivity
 
 EVAL_LIMIT = 64
+BUDGET_LIMIT = 1000  # samples to score choices on: shares of a percent take many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +35,19 @@ class Evaluation:
         data: None: the calibration data.
         labels: see ``score.read_labels``.
         metric: of the caller.
-        limit: samples at most.
+        limit: samples to score choices on at most.
+        ranked: samples to rank nodes on at most.
         budget: what may be lost; None: only measure.
+        prove: whether every choice next to the chosen one is measured.
     """
 
     data: Any
     labels: Any
     metric: Metric | None
     limit: int
+    ranked: int
     budget: Budget | None
+    prove: bool = False
 
     @staticmethod
     def of(
@@ -54,14 +59,21 @@ class Evaluation:
         eval_limit: Any = None,
         max_drop: Any = None,
         min_sqnr: Any = None,
+        prove: Any = False,
     ) -> Evaluation | None:
         """Checks; None where nothing is to be evaluated.
 
         Raises:
             BadOption: what to score on is given in vain, or twice.
         """
-        limit = EVAL_LIMIT if eval_limit is None else check.whole("eval_limit", eval_limit, 1)
         budget = _budget(max_drop, min_sqnr)
+        most = EVAL_LIMIT if budget is None else BUDGET_LIMIT
+        limit = most if eval_limit is None else check.whole("eval_limit", eval_limit, 1)
+        if check.flag("prove", prove) and budget is None:
+            raise BadOption(
+                "prove is given, but nothing is chosen",
+                remedy="add a budget: max_drop (--max-drop) or min_sqnr (--min-sqnr)",
+            )
         if not check.flag("sensitivity", sensitivity) and budget is None:
             given = {"eval_data": eval_data, "labels": labels, "metric": metric}
             given["eval_limit"] = eval_limit
@@ -82,7 +94,15 @@ class Evaluation:
                 "max_drop is of a metric, and there is none",
                 remedy="give labels (--labels) or a metric, or use min_sqnr (--min-sqnr)",
             )
-        return Evaluation(data=eval_data, labels=labels, metric=metric, limit=limit, budget=budget)
+        return Evaluation(
+            data=eval_data,
+            labels=labels,
+            metric=metric,
+            limit=limit,
+            ranked=limit if sensitivity else min(limit, EVAL_LIMIT),
+            budget=budget,
+            prove=prove,
+        )
 
 
 def _budget(max_drop: Any, min_sqnr: Any) -> Budget | None:
@@ -119,32 +139,56 @@ def evaluate(
     progress: Progress | None,
 ) -> tuple[Sensitivity, Front | None]:
     """What each node costs on the data to score on, and the choice within the budget."""
-    source = data if wanted.data is None else wanted.data
-    inputs = job.model.view().inputs
-    batches = open_data(source, inputs, preprocessing=preprocessing, limit=wanted.limit)
-    if not batches.again:
-        raise BadOption(
-            "the data to score on are an iterator, which ends after one pass",
-            remedy="give a list, or a function that returns a new iterator",
-        )
     simulator = Simulator(job.model, job.plan, threads=threads)
-    labels = None if wanted.labels is None else read_labels(wanted.labels, batches)
-    scorer = Scorer(
-        batches,
-        lambda feeds: simulator.run({}, feeds),
-        labels=None if labels is None else labels[: wanted.limit],
-        metric=wanted.metric,
-    )
+
+    def scorer(limit: int) -> tuple[Scorer, Batches]:
+        return _scorer(job, wanted, data, preprocessing, simulator, limit)
+
     recipe = job.recipe()
     types = {node.name: node.op_type for node in job.model.view().nodes}
-    found = measure(simulator, scorer, job.plan, recipe, types, job.seen, progress=progress)
+    few, batches = scorer(wanted.ranked)
+    found = measure(simulator, few, job.plan, recipe, types, job.seen, progress=progress)
     if wanted.budget is None:
         return found, None
-    feeds = next(iter(batches))
     front = search(
-        job, simulator, scorer, found, wanted.budget, feeds, threads=threads, progress=progress
+        job,
+        simulator,
+        few if wanted.limit == wanted.ranked else scorer(wanted.limit)[0],
+        found,
+        wanted.budget,
+        next(iter(batches)),
+        prove=wanted.prove,
+        threads=threads,
+        progress=progress,
     )
     chosen = front.points[front.chosen]
     for node in chosen.float_nodes:
         job.log.add("search", node, "kept in float", (("int8", f"budget: {wanted.budget}"),))
     return found, front
+
+
+def _scorer(
+    job: Job,
+    wanted: Evaluation,
+    data: Any,
+    preprocessing: Preprocessing | None,
+    simulator: Simulator,
+    limit: int,
+) -> tuple[Scorer, Batches]:
+    """Scores on some samples, and these."""
+    source = data if wanted.data is None else wanted.data
+    inputs = job.model.view().inputs
+    batches = open_data(source, inputs, preprocessing=preprocessing, limit=limit)
+    if not batches.again:
+        raise BadOption(
+            "the data to score on are an iterator, which ends after one pass",
+            remedy="give a list, or a function that returns a new iterator",
+        )
+    labels = None if wanted.labels is None else read_labels(wanted.labels, batches)
+    scorer = Scorer(
+        batches,
+        lambda feeds: simulator.run({}, feeds),
+        labels=None if labels is None else labels[:limit],
+        metric=wanted.metric,
+    )
+    return scorer, batches

@@ -24,9 +24,8 @@ from tilewright.graph.insert_qdq import Affine
 
 Array = npt.NDArray[Any]
 
-_DAMPING = 0.01
+DAMPING = 0.01
 _BLOCK = 32  # elements whose errors reach the rest at once
-_OUTPUTS = 4096  # at a time, which bounds memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +55,6 @@ class Steps:
         whole = np.clip(np.rint(weights / scale) + zero, *self.limits)
         return whole, (whole - zero) * scale
 
-    def outputs(self, chosen: slice) -> Steps:
-        """Of some outputs."""
-        scale, zero = self.scale[..., chosen], self.zero[..., chosen]
-        return Steps(scale=scale, zero=zero, block=self.block, limits=self.limits)
-
     def floats(self, whole: Array) -> Array:
         """What integers [groups, elements, outputs] stand for."""
         repeated = (np.repeat(part, self.block, axis=1) for part in (self.scale, self.zero))
@@ -82,43 +76,62 @@ def gptq(layer: Layer, params: Affine, gram: Array) -> Array:
     scale = as_matrix(layer, np.ascontiguousarray(scale))[..., 0][:, None, :].astype(np.float64)
     steps = Steps(scale=scale, zero=np.zeros_like(scale), block=exact.shape[1], limits=(-127, 127))
     nearest = as_matrix(layer, quantize(layer.weights, params)).transpose(0, 2, 1)
-    found = closer(exact, steps, gram, nearest)
+    found = closer(exact, steps, gram, factor_of(gram), nearest)
     return from_matrix(layer, np.ascontiguousarray(found.transpose(0, 2, 1))).astype(np.int8)
 
 
-def closer(
-    exact: Array, steps: Steps, gram: Array, nearest: Array, *, ordered: bool = False
-) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """What errors of one element are made up for with.
+
+    Attributes:
+        upper: Cholesky factor of the inverse, [groups, elements, elements], in the order.
+        order: [groups, elements], in which they are rounded.
+    """
+
+    upper: Array
+    order: Array
+
+
+def factor_of(gram: Array, *, ordered: bool = False) -> Factor:
+    """The factor of second moments.
+
+    Args:
+        gram: [groups, elements, elements], mean products of two elements.
+        ordered: elements with the greatest moments are rounded first.
+    """
+    groups, elements, _ = gram.shape
+    diagonal = np.einsum("gii->gi", gram)
+    order = np.broadcast_to(np.arange(elements), (groups, elements))
+    if ordered:
+        order = np.argsort(-diagonal, axis=1, kind="stable")
+    rows = np.arange(groups)[:, None, None]
+    sorted_gram = gram[rows, order[:, :, None], order[:, None, :]]
+    return Factor(upper=_factor(sorted_gram), order=order)
+
+
+def closer(exact: Array, steps: Steps, gram: Array, factor: Factor, nearest: Array) -> Array:
     """Integers whose products are nearer to the exact ones than those of the nearest integers.
 
     Args:
         exact: weights [groups, elements, outputs].
         steps: what integers stand for.
         gram: [groups, elements, elements], mean products of two elements.
+        factor: of ``gram``.
         nearest: the nearest integers, in the shape of ``exact``.
-        ordered: elements with the greatest moments are rounded first.
 
     Returns:
         Integers as floats.
     """
-    groups, elements, outputs = exact.shape
-    diagonal = np.einsum("gii->gi", gram)
-    order = np.broadcast_to(np.arange(elements), (groups, elements))
-    if ordered:
-        order = np.argsort(-diagonal, axis=1, kind="stable")
-    rows = np.arange(groups)[:, None]
-    factor = _factor(gram[rows[..., None], order[:, :, None], order[:, None, :]])
-    found = np.empty(exact.shape)
-    for start in range(0, outputs, _OUTPUTS):
-        chosen = slice(start, start + _OUTPUTS)
-        wanted = exact[..., chosen].astype(np.float64)
-        part = steps.outputs(chosen)
-        made = np.empty_like(wanted)
-        made[rows, order] = _rounded(wanted[rows, order], part, order, factor)
-        plain = nearest[..., chosen].astype(np.float64)
-        better = _error(made, part, wanted, gram) < _error(plain, part, wanted, gram)
-        found[..., chosen] = np.where(better[:, None], made, plain)
-    return found
+    rows = np.arange(len(exact))[:, None]
+    wanted = exact.astype(np.float64)
+    made = np.empty_like(wanted)
+    made[rows, factor.order] = _rounded(
+        wanted[rows, factor.order], steps, factor.order, factor.upper
+    )
+    plain = nearest.astype(np.float64)
+    better = _error(made, steps, wanted, gram) < _error(plain, steps, wanted, gram)
+    return np.where(better[:, None], made, plain)
 
 
 def _error(whole: Array, steps: Steps, exact: Array, gram: Array) -> Array:
@@ -141,7 +154,7 @@ def _factor(gram: Array) -> Array:
     """[groups, elements, elements], upper triangular."""
     size = gram.shape[-1]
     diagonal = np.einsum("gii->gi", gram)
-    raised = _DAMPING * diagonal.mean(1, keepdims=True) + 1e-12
+    raised = DAMPING * diagonal.mean(1, keepdims=True) + 1e-12
     # An input that is always 0 takes part in no sum; 1 keeps the matrix regular.
     raised = raised + (diagonal <= 0)
     inverse = np.linalg.inv(gram + raised[:, :, None] * np.eye(size))

@@ -6,21 +6,21 @@ float and of an int8 engine), and a budget -> ``Front`` with the chosen point.
     greatest for the time that it saves; a node that saves no time goes before all others
 Guarantees: every point of the front was scored, not predicted; the chosen one is the fastest of
 those that were measured as whole runs, uniform int8 among them where it keeps the budget.
-Not here: other precisions, scores (score), times by node (latency).
+Not here: other precisions, scores (score), times by node (latency), choices beside the path
+(moves).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
 
-from tilewright.compiler.build import compile as compile_model
 from tilewright.compress.calibrate import Progress
+from tilewright.compress.clock import Clock, Left
 from tilewright.compress.data import Feeds, num_rows
 from tilewright.compress.job import Job
 from tilewright.compress.latency import NodeTimes, node_times
+from tilewright.compress.moves import Descent, descend
 from tilewright.compress.score import Scorer, Scores
 from tilewright.compress.simulator import Simulator, settings_of
 from tilewright.core.errors import BadOption, UserError
@@ -29,7 +29,6 @@ from tilewright.report.quantization import Front, FrontPoint, NodeEffect, Sensit
 from tilewright.runtime.engine import Engine
 
 _FRONT_POINTS = 8  # scored besides those of the search
-_RUNS = 7
 _MEASURED = 3  # of the points that should be fastest
 
 
@@ -79,6 +78,7 @@ def search(
     budget: Budget,
     feeds: Feeds,
     *,
+    prove: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Front:
@@ -90,16 +90,15 @@ def search(
         found: the noise of each node.
         budget: what may be lost.
         feeds: of a run to time.
+        prove: measure every choice next to the chosen one, and go on from a faster one.
         threads: of the engines that are timed.
         progress: called with (stage, done, total).
 
     Raises:
         BudgetNotMet: no choice with a node on integers keeps it.
     """
-    engines = {
-        "float": compile_model(job.model.model(), threads=threads, verify=False),
-        "int8": compile_model(job.emit(), threads=threads, verify=False),
-    }
+    clock = Clock(job=job, feeds=feeds, threads=threads)
+    engines = {"float": clock.in_float(), "int8": clock.engine()}
     in_float, on_integers = (
         node_times(engine, feeds, simulator.nodes) for engine in engines.values()
     )
@@ -114,47 +113,61 @@ def search(
         base=scorer(lambda feeds: simulator.run({}, feeds)),
         progress=progress,
     )
-    most = len(path.order)
-    least = path.least_within()
-    if least == most:
-        raise _not_met(path, found, budget)
-    slower = sum(on_integers.by_node[node] >= in_float.by_node[node] for node in path.order)
-    path.point(max(least, slower))  # the fastest, if what was measured adds up
-    for count in range(0, most + 1, max(1, most // _FRONT_POINTS)):
-        path.point(count)
-    counts = sorted(path.points)
-    points = tuple(path.points[count] for count in counts)
-    names = _candidates(points)
-    for index, name in names.items():
+    path.walk(found)
+    chosen = _fastest(path, clock, engines)
+    descent = None
+    if prove:
+        descent = descend(
+            clock, chosen, simulator.nodes, lambda left: path.point(left).within, progress
+        )
+        chosen = descent.left
+    return _front(path, clock, engines, chosen, descent)
+
+
+def _fastest(path: _Path, clock: Clock, engines: dict[str, Engine]) -> Left:
+    """The choice that is fastest by the clock, of those that should be."""
+    names = _candidates(path.front())
+    for name, left in names.items():
         if name not in engines:
-            model = job.emit(points[index].float_nodes)
-            engines[name] = compile_model(model, threads=threads, verify=False)
-    times = _timed(engines, feeds)
-    chosen = min(names, key=lambda index: (times[names[index]], index))
+            engines[name] = clock.engine(left)
+    times = clock.times(engines)
+    return names[min(names, key=lambda name: (times[name], len(names[name])))]
+
+
+def _front(
+    path: _Path,
+    clock: Clock,
+    engines: Mapping[str, Engine],
+    chosen: Left,
+    descent: Descent | None,
+) -> Front:
+    """What is told of it all."""
+    path.point(chosen)
+    points = path.front()
+    timed = {"float": engines["float"], "int8": engines["int8"]}
+    timed["chosen"] = clock.engine(chosen) if chosen else engines["int8"]
     return Front(
-        budget=str(budget),
+        budget=str(path.budget),
         points=points,
-        chosen=chosen,
+        chosen=next(n for n, one in enumerate(points) if frozenset(one.float_nodes) == chosen),
         optimal=optimal_points(points),
-        measured_us={
-            "float": times["float"],
-            "int8": times["int8"],
-            "chosen": times[names[chosen]],
-        },
-        samples=num_rows(feeds),
+        measured_us=clock.times(timed),
+        samples=num_rows(clock.feeds),
+        moves=() if descent is None else descent.moves,
+        steps=0 if descent is None else descent.steps,
     )
 
 
-def _candidates(points: Sequence[FrontPoint]) -> dict[int, str]:
-    """Points within the budget that are worth a measurement, by index, with names of engines.
+def _candidates(points: Sequence[FrontPoint]) -> dict[str, Left]:
+    """Choices within the budget that are worth a measurement, by the name of their engine.
 
     Sums of nodes do not know what a node in float costs those around it on integers: so the point
     with the fewest nodes in float is among them.
     """
-    within = [index for index, point in enumerate(points) if point.within and point.num_int8]
-    fastest = sorted(within, key=lambda index: points[index].predicted_us)[:_MEASURED]
-    chosen = dict.fromkeys([within[0], *fastest])
-    return {index: f"{index}" if points[index].float_nodes else "int8" for index in sorted(chosen)}
+    within = [point for point in points if point.within and point.num_int8]
+    fastest = sorted(within, key=lambda point: point.predicted_us)[:_MEASURED]
+    lefts = dict.fromkeys(frozenset(point.float_nodes) for point in (within[0], *fastest))
+    return {f"{len(left)}" if left else "int8": left for left in lefts}
 
 
 def departures(found: Sensitivity, in_float: NodeTimes, on_integers: NodeTimes) -> tuple[str, ...]:
@@ -169,7 +182,7 @@ def departures(found: Sensitivity, in_float: NodeTimes, on_integers: NodeTimes) 
 
 @dataclass(slots=True, kw_only=True)
 class _Path:
-    """Points on the way from integers to float; each is scored once."""
+    """Points on the way from integers to float, and beside it; each is scored once."""
 
     job: Job
     simulator: Simulator
@@ -180,22 +193,48 @@ class _Path:
     on_integers: NodeTimes
     base: Scores
     progress: Progress | None
-    points: dict[int, FrontPoint] = field(default_factory=dict)
+    points: dict[Left, FrontPoint] = field(default_factory=dict)
 
-    def point(self, count: int) -> FrontPoint:
+    def walk(self, found: Sensitivity) -> None:
+        """Looks for the fewest nodes in float, and at points from one end to the other.
+
+        Raises:
+            BudgetNotMet: only float keeps it.
+        """
+        most = len(self.order)
+        least = self.least_within()
+        if least == most:
+            raise _not_met(self, found)
+        times = (self.in_float.by_node, self.on_integers.by_node)
+        slower = sum(times[1][node] >= times[0][node] for node in self.order)
+        self.after(max(least, slower))  # the fastest, if what was measured adds up
+        for count in range(0, most + 1, max(1, most // _FRONT_POINTS)):
+            self.after(count)
+        self.after(most)
+
+    def after(self, count: int) -> FrontPoint:
         """With the first ``count`` nodes of the order in float."""
-        if count not in self.points:
+        return self.point(frozenset(self.order[:count]))
+
+    def point(self, left: Left) -> FrontPoint:
+        """With some nodes in float."""
+        if left not in self.points:
             if self.progress is not None:
                 self.progress("search", len(self.points), 0)
-            self.points[count] = self._scored(tuple(self.order[:count]))
-        return self.points[count]
+            self.points[left] = self._scored(tuple(n for n in self.order if n in left))
+        return self.points[left]
+
+    def front(self) -> tuple[FrontPoint, ...]:
+        """From all on integers to all in float."""
+        points = self.points.values()
+        return tuple(sorted(points, key=lambda one: (len(one.float_nodes), one.float_nodes)))
 
     def least_within(self) -> int:
         """The fewest nodes in float that keep the budget, if more never do worse."""
         low, high = 0, len(self.order)
         while low < high:
             middle = (low + high) // 2
-            if self.point(middle).within:
+            if self.after(middle).within:
                 high = middle
             else:
                 low = middle + 1
@@ -243,7 +282,7 @@ def optimal_points(points: Sequence[FrontPoint]) -> tuple[int, ...]:
     )
 
 
-def _not_met(path: _Path, found: Sensitivity, budget: Budget) -> BudgetNotMet:
+def _not_met(path: _Path, found: Sensitivity) -> BudgetNotMet:
     """What came closest, and the nodes in the way."""
     tried = [point for point in path.points.values() if point.num_int8]
     closest = max(tried, key=lambda point: (point.metric or 0.0, point.sqnr_db))
@@ -252,24 +291,8 @@ def _not_met(path: _Path, found: Sensitivity, budget: Budget) -> BudgetNotMet:
         reached = f"a drop of {path.base.metric - closest.metric:g}, {reached}"
     limiting = ", ".join(one.node for one in found.nodes[:3])
     return BudgetNotMet(
-        f"nothing can work on integers with a {budget}: the closest point has "
+        f"nothing can work on integers with a {path.budget}: the closest point has "
         f"{plural(closest.num_int8, 'node')} on integers and {reached}; "
         f"most noise is of {limiting}",
         remedy="allow more, give more calibration data, or try calibration='mse'",
     )
-
-
-def _timed(engines: Mapping[str, Engine], feeds: Feeds) -> dict[str, float]:
-    """The least time of whole runs, in turns."""
-    best: dict[str, float] = {}
-    runs: list[tuple[str, Callable[[Any], Any]]] = [
-        (name, engine.run) for name, engine in engines.items()
-    ]
-    for number in range(_RUNS + 1):
-        for name, run in runs:
-            start = perf_counter()
-            run(feeds)
-            spent_us = (perf_counter() - start) * 1e6
-            if number:  # the first warms up
-                best[name] = min(best.get(name, spent_us), spent_us)
-    return best

@@ -4,8 +4,9 @@
 Input -> Output: a model, perhaps data, and options -> ``Quantized``: ONNX that ONNX Runtime runs
 too.
 Method: without data, each block has the range that loses least, and weights go to the nearest
-integer. With data, losses are weighed by what the weights meet, and rounding makes up for its
-errors (GPTQ).  8 bits are symmetric (int8); 4 bits have a zero point a block (uint4).
+integer. With data, losses are those of products with what the weights meet; rounding makes up for
+its errors (gptq), then integers move one by one while that helps (refine).  8 bits are symmetric
+(int8); 4 bits have a zero point a block (uint4).
 Guarantees: deterministic; what stays in float has a reason among the decisions.
 Not here: products of integers (quantize), how such weights are run (graph.passes).
 """
@@ -23,12 +24,13 @@ from tilewright.compress.blocks import LEAST_BLOCK, Grid, best_grid, block_of
 from tilewright.compress.calibrate import Progress
 from tilewright.compress.contract import check_quantized
 from tilewright.compress.data import Batches, open_data
-from tilewright.compress.gptq import Steps, closer, squared_errors
+from tilewright.compress.gptq import Steps, closer, factor_of, squared_errors
 from tilewright.compress.layers import Layer, Plan, find_layers
 from tilewright.compress.moments import Moments, why_none
 from tilewright.compress.options import all_quantized
 from tilewright.compress.pictures import Preprocessing
 from tilewright.compress.quantized import Quantized
+from tilewright.compress.refine import refine
 from tilewright.compress.walks import Walk, depth_of, walks
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
@@ -45,6 +47,7 @@ STAGE = "weight_only"
 BLOCK = 32
 _KINDS = ("int8", "int4")
 _PRODUCTS = ("MatMul", "Gemm")
+_COLUMNS = 4096  # at a time
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -280,7 +283,7 @@ def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> Quan
     grid = best_grid(rows, choice.block, choice.bits, moments=_of_blocks(gram, choice.block))
     codes = grid.nearest(rows)
     if gram is not None:
-        codes = closer(rows[None], _steps(grid), gram, codes[None], ordered=True)[0]
+        codes = _with_moments(rows, grid, gram, codes)
     _note_error(choice, grid.floats(codes) - rows, gram, log)
     integers = codes.astype(grid.dtype)
     scale, zero, axis = grid.scale, grid.zero.astype(grid.dtype), 0
@@ -303,10 +306,18 @@ def _of_blocks(gram: Array | None, block: int) -> Array | None:
     return found
 
 
-def _steps(grid: Grid) -> Steps:
-    """A grid as GPTQ takes it, of one group."""
-    scale, zero = (part[None].astype(np.float64) for part in (grid.scale, grid.zero))
-    return Steps(scale=scale, zero=zero, block=grid.block, limits=grid.limits)
+def _with_moments(rows: Array, grid: Grid, gram: Array, nearest: Array) -> Array:
+    """Integers that make up for each other's errors; some columns at a time bound memory."""
+    found = np.empty(rows.shape)
+    factor = factor_of(gram, ordered=True)
+    for start in range(0, rows.shape[1], _COLUMNS):
+        part = np.s_[:, start : start + _COLUMNS]
+        scale, zero = (one[part][None].astype(np.float64) for one in (grid.scale, grid.zero))
+        steps = Steps(scale=scale, zero=zero, block=grid.block, limits=grid.limits)
+        exact = rows[part][None].astype(np.float64)
+        codes = closer(exact, steps, gram, factor, nearest[part][None])
+        found[part] = refine(codes, exact, steps, gram)[0]
+    return found
 
 
 def _note_error(choice: _Choice, off: Array, gram: Array | None, log: DecisionLog) -> None:

@@ -85,6 +85,21 @@ class FrontPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A choice next to the chosen one.
+
+    Attributes:
+        nodes: that differ.
+        to: ``float`` or ``int8``.
+        ratio: of the time of whole runs to that of the chosen one.
+    """
+
+    nodes: tuple[str, ...]
+    to: str
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
     """Accuracy, latency and size of choices between int8 and float.
 
@@ -95,6 +110,9 @@ class Front:
         optimal: indices of those that no other beats in accuracy, latency and size.
         measured_us: whole runs of the float model, of all int8, and of the chosen one.
         samples: rows of the inputs that were timed.
+        moves: every choice next to the chosen one, measured, the fastest first; empty where that
+            was not asked for.
+        steps: how often such a choice was faster and was taken.
     """
 
     budget: str
@@ -103,6 +121,22 @@ class Front:
     optimal: tuple[int, ...]
     measured_us: Mapping[str, float]
     samples: int
+    moves: tuple[Move, ...] = ()
+    steps: int = 0
+
+    @property
+    def verdict(self) -> str | None:
+        """What the moves prove; None without them."""
+        if not self.moves:
+            return None
+        first, *_ = self.moves
+        alone = plural(sum(len(move.nodes) == 1 for move in self.moves), "node")
+        runs = plural(sum(len(move.nodes) > 1 for move in self.moves), "run")
+        more = f" and {len(first.nodes) - 1} more" if len(first.nodes) > 1 else ""
+        return (
+            f"{alone} moved alone and {runs} of nodes moved to float, each built and timed: the "
+            f"fastest takes {first.ratio:.3f} times as long ({first.nodes[0]}{more} to {first.to})"
+        )
 
 
 def quantization_lines(
@@ -141,6 +175,8 @@ def _front_lines(front: Front) -> Iterator[str]:
     yield f"{'chosen':<12} {plural(chosen.num_int8, 'node')} on integers, {in_float} in float"
     times = ", ".join(f"{name} {us_text(us)}" for name, us in front.measured_us.items())
     yield f"{'measured':<12} {times} ({plural(front.samples, 'sample')})"
+    if front.verdict is not None:
+        yield f"{'moves':<12} {front.verdict}"
 
 
 def _sensitivity_lines(found: Sensitivity) -> Iterator[str]:

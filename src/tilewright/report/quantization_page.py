@@ -39,6 +39,9 @@ def quantization_page(
     parts = [f"<h1>Quantisation of {escape(model)}</h1>", f"<pre>{escape(lines)}</pre>"]
     if front is not None:
         parts += ["<h2>Accuracy, latency and size</h2>", _drawn(front), _points(front)]
+        if front.verdict is not None:
+            parts += ["<h2>Next to the chosen one</h2>", f"<p>{escape(front.verdict)}.</p>"]
+            parts.append(_moves(front))
     if found is not None:
         parts += ["<h2>Which node hurts</h2>", _effects(found)]
     rows = [(one.stage, one.subject, one.chosen, _rejected(one)) for one in decisions]
@@ -152,4 +155,10 @@ def _points(front: Front) -> str:
         )
         for index, point in enumerate(front.points)
     ]
+    return _table(head, rows)
+
+
+def _moves(front: Front) -> str:
+    head = ("time, of the chosen one", "to", "nodes")
+    rows = [(f"{one.ratio:.3f}", one.to, ", ".join(one.nodes)) for one in front.moves]
     return _table(head, rows)

@@ -1,0 +1,62 @@
+"""Whole runs of choices between integers and float, by the clock.
+
+Input -> Output: nodes in float -> an engine; engines -> the least time of a run of each, in turns.
+Guarantees: what is compared ran in turns in one process, so that whatever slows the machine down
+slows all of them.
+Not here: which choices are worth it (search, moves), times by node (latency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from tilewright.compiler.build import compile as compile_model
+from tilewright.compress.data import Feeds
+from tilewright.compress.job import Job
+from tilewright.runtime.engine import Engine
+
+_LEAST_TURNS, _MOST_TURNS = 7, 60
+_SECONDS = 3.0  # for all turns of a comparison
+
+Left = frozenset[str]  # nodes in float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Of one quantisation.
+
+    Attributes:
+        job: what is written.
+        feeds: of a run.
+        threads: of the engines.
+    """
+
+    job: Job
+    feeds: Feeds
+    threads: int | None = None
+
+    def in_float(self) -> Engine:
+        """The float model."""
+        return compile_model(self.job.model.model(), threads=self.threads, verify=False)
+
+    def engine(self, left: Left = frozenset()) -> Engine:
+        """The quantised model, some nodes of which are in float."""
+        return compile_model(self.job.emit(left), threads=self.threads, verify=False)
+
+    def times(self, engines: Mapping[str, Engine]) -> dict[str, float]:
+        """Microseconds of the fastest run of each."""
+        first = {name: self._run(engine) for name, engine in engines.items()}  # warms up
+        turns = int(_SECONDS * 1e6 / max(sum(first.values()), 1.0))
+        best: dict[str, float] = {}
+        for _ in range(min(max(turns, _LEAST_TURNS), _MOST_TURNS)):
+            for name, engine in engines.items():
+                spent_us = self._run(engine)
+                best[name] = min(best.get(name, spent_us), spent_us)
+        return best
+
+    def _run(self, engine: Engine) -> float:
+        start = perf_counter()
+        engine.run(self.feeds)
+        return (perf_counter() - start) * 1e6
