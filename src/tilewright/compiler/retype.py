@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.core.dtypes import FLOAT32, DType
+from tilewright.core.dtypes import BFLOAT16, FLOAT32, DType
+from tilewright.kernel.bfloat16 import to_bfloat16
 from tilewright.kernel.ir import (
     Buffer,
     Cast,
@@ -73,7 +74,10 @@ class Narrowing:
             return changed
         value = changed.value
         exact = value.arg if isinstance(value, Cast) and value.arg.dtype is self.dtype else None
-        return replace(changed, value=exact if exact is not None else cast(value, self.dtype))
+        return replace(changed, value=exact if exact is not None else self._rounded(value))
+
+    def _rounded(self, value: Expr) -> Expr:
+        return to_bfloat16(value) if self.dtype is BFLOAT16 else cast(value, self.dtype)
 
     def _loaded(self, node: Expr) -> Expr | None:
         if isinstance(node, Load) and (node.buffer in self.values or node.buffer in self.weights):

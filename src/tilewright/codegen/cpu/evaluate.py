@@ -26,9 +26,11 @@ from tilewright.codegen.cpu.rounding import (
     rounded_number,
 )
 from tilewright.codegen.cpu.scalar import emit_op
+from tilewright.codegen.cpu.small_floats import emit_flushed_bfloat16
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import InternalError
 from tilewright.kernel.affine import Affine
+from tilewright.kernel.bfloat16 import rounded_float
 from tilewright.kernel.ir import (
     AxisVar,
     Call,
@@ -161,6 +163,11 @@ class Evaluator(Positions):
         number = rounded_number(expr)
         if number is not None:
             return emit_rounded(self.b, self._limited(number, variant))
+        whole = rounded_float(expr)
+        if whole is not None:
+            found = emit_flushed_bfloat16(self.b, self.value(whole, variant))
+            if found is not None:
+                return found
         arg = self.value(expr.arg, variant)
         return emit_cast(
             self.b, arg, expr.arg.dtype, expr.dtype, saturate=expr.saturate, bits=expr.bits

@@ -4,11 +4,13 @@
     Quantize(MatMul(Dequantize(a), Dequantize(b)))               ->  QLinearMatMul(a, .., b, ..)
     Quantize(Gemm(Dequantize(a), Dequantize(b), Dequantize(c)))  ->  QGemm(a, .., b, .., c, ..)
     with Relu or Clip before the Quantize, which then limits the integers
+    MatMul(Dequantize(a), Dequantize(b))  ->  Mul(Cast(MatMulInteger(a, b, ..)), scales)
+    where nobody quantises the result, or others read it too
 Requires: per-tensor scales of data and result, weights per tensor or one scale an output channel;
     a bias in int32 with the product of both scales; nobody else reads in between.
 Guarantees: exact sums, and one rounding of each result instead of many (docs/precision.md).
-Not here: what only moves integers (integer_moves), elementwise arithmetic (fused as it is),
-    weights without quantised data.
+Not here: results in float (float_results), what only moves integers (integer_moves), elementwise
+    arithmetic (fused as it is), weights without quantised data.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import numpy as np
 import onnx_ir as ir
 
 from tilewright.graph.passes.base import (
-    Array,
     Outcome,
     Pass,
     PassContext,
@@ -28,20 +29,12 @@ from tilewright.graph.passes.base import (
     enclosed,
     operand,
 )
+from tilewright.graph.passes.float_results import Weights, with_float_result
 from tilewright.graph.passes.match import maker, only_reader
-from tilewright.graph.passes.quantization import Parameters, parameters_of
+from tilewright.graph.passes.quantization import Parameters, parameters_of, zero_point
 
 _PRODUCTS = ("Conv", "MatMul", "Gemm")
 _BIAS_TOLERANCE = 1e-4  # of scales that an exporter multiplied in another precision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Weights:
-    """Quantised weights as the integer operator takes them."""
-
-    value: ir.Value
-    given: Parameters
-    nodes: tuple[ir.Node, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +60,11 @@ def _attempt(ctx: PassContext, node: ir.Node) -> Outcome:
     weights = _weights_of(ctx, node, right)
     if isinstance(weights, Refused):
         return weights
-    bias = _bias_of(ctx, node, data, weights.given)
+    bias, result = _bias_of(ctx, node, data, weights.given), _result_of(ctx, node)
     if isinstance(bias, Refused):
-        return bias
-    result = _result_of(ctx, node)
+        return with_float_result(ctx, node, data, weights) or bias
     if isinstance(result, Refused):
-        return result
+        return with_float_result(ctx, node, data, weights) or result
     refused = enclosed((node, *result.nodes[:-1]), result.given.node)
     return refused or _rewrite(ctx, node, data, weights, bias, result)
 
@@ -89,7 +81,7 @@ def _transposed(node: ir.Node) -> ir.Node | None:
     return transpose if found is not None else None
 
 
-def _weights_of(ctx: PassContext, node: ir.Node, direct: ir.Node | None) -> _Weights | Refused:
+def _weights_of(ctx: PassContext, node: ir.Node, direct: ir.Node | None) -> Weights | Refused:
     transpose = None if direct is not None else _transposed(node)
     source = direct
     if transpose is not None:
@@ -114,7 +106,7 @@ def _weights_of(ctx: PassContext, node: ir.Node, direct: ir.Node | None) -> _Wei
                 nodes=(source.name or "",),
             )
     nodes = (source,) if transpose is None else (source, transpose)
-    return _Weights(value=value, given=given, nodes=nodes)
+    return Weights(value=value, given=given, nodes=nodes)
 
 
 def _channel_axis(node: ir.Node) -> int:
@@ -200,13 +192,13 @@ def _rewrite(
     ctx: PassContext,
     node: ir.Node,
     data: Parameters,
-    weights: _Weights,
+    weights: Weights,
     bias: ir.Value | None,
     result: _Result,
 ) -> str:
     last = result.given.node
     # What the weights' zero point lacks, the data's type tells.
-    zero_of = {id(p): _zero(ctx, p) for p in (data, weights.given, result.given)}
+    zero_of = {id(p): zero_point(ctx, p) for p in (data, weights.given, result.given)}
     inputs: list[ir.Value | None] = [data.node.inputs[0], data.node.inputs[1], zero_of[id(data)]]
     inputs += [weights.value, weights.given.node.inputs[1], zero_of[id(weights.given)]]
     out = [last.inputs[1], zero_of[id(result.given)]]
@@ -231,15 +223,6 @@ def _rewrite(
         ctx.adopt(last.outputs[0], made.outputs[0])
     ctx.remove([last])
     return text
-
-
-def _zero(ctx: PassContext, given: Parameters) -> ir.Value:
-    """The zero point as an input; zeros where the node has none."""
-    found = operand(given.node, 2)
-    if found is not None:
-        return found
-    zero: Array = np.zeros(given.scale.shape, given.zero.dtype)
-    return ctx.new_constant(zero, f"{given.node.name}/zero")
 
 
 integer_products = Pass(name="integer_products", run=lambda ctx: ctx.each(_PRODUCTS, _attempt))

@@ -80,6 +80,15 @@ def parameters_of(
     return Parameters(node=node, scale=scale, zero=known, axis=axis)
 
 
+def zero_point(ctx: PassContext, given: Parameters) -> ir.Value:
+    """The zero point as an input; zeros where the node has none."""
+    found = operand(given.node, 2)
+    if found is not None:
+        return found
+    zero: Array = np.zeros(given.scale.shape, given.zero.dtype)
+    return ctx.new_constant(zero, f"{given.node.name}/zero")
+
+
 def _data_type(ctx: PassContext, node: ir.Node) -> str:
     """The type of the integers of a node without a zero point."""
     value = node.inputs[0] if node.op_type == "DequantizeLinear" else node.outputs[0]

@@ -108,6 +108,53 @@ def test_matrix_products_and_transposed_weights() -> None:
     assert_refuses(make(signature, body, **turned), integer_products, "alpha or beta is not 1")
 
 
+FLOAT_RESULT = ["QuantizeLinear", "MatMulInteger", "Cast", "Mul"]
+
+
+def matrices(**changes: Any) -> dict[str, Any]:
+    known = values(w=np.arange(12, dtype=np.int8).reshape(4, 3) - 6, wz=np.zeros(3, np.int8))
+    return {**known, "fb": f32(1, 2, 3), **changes}
+
+
+@pytest.mark.parametrize(
+    ("product", "changes", "expected"),
+    [
+        ("y = MatMul(xd, wd)", {}, FLOAT_RESULT),
+        ("m = MatMul(xd, wd) y = Add(m, fb)", {}, [*FLOAT_RESULT, "Add"]),
+        ("y = Gemm(xd, wd, fb)", {}, [*FLOAT_RESULT, "Add"]),
+        ("m = MatMul(xd, wd) y = Relu(m)", {"ws": f32(0.5), "wz": np.int8(3)}, None),
+    ],
+)
+def test_results_in_float_are_scaled_sums_of_integers(
+    product: str, changes: dict[str, Any], expected: list[str] | None
+) -> None:
+    body = f"{DATA} wd = DequantizeLinear<axis=1>(w, ws, wz) {product}"
+    model = make("float[2,4] x => float[2,3] y", body, **matrices(**changes))
+    (decision,) = assert_fires(model, integer_products, expected or [*FLOAT_RESULT, "Relu"])
+    assert decision.chosen == "MatMulInteger, its result in float32"
+
+
+def test_a_result_that_others_read_too_is_quantised_from_float() -> None:
+    body = f"{DATA} wd = DequantizeLinear<axis=1>(w, ws, wz) r = MatMul(xd, wd) {RESULT}"
+    model = make("float[2,4] x => float[2,3] y, float[2,3] r", body, **matrices())
+    expected = [*FLOAT_RESULT, "QuantizeLinear", "DequantizeLinear"]
+    assert_fires(model, integer_products, expected)
+
+
+def test_transposed_weights_with_a_float_bias() -> None:
+    known = matrices(w=np.ones((3, 4), np.int8))
+    body = f"{DATA} wd = DequantizeLinear<axis=0>(w, ws, wz) y = Gemm<transB=1>(xd, wd, fb)"
+    model = make("float[2,4] x => float[2,3] y", body, **known)
+    assert_fires(model, integer_products, [*FLOAT_RESULT, "Add"])
+
+
+def test_sums_that_int32_may_not_hold_stay_in_float() -> None:
+    deep = {"w": np.ones((40000, 3), np.int8)}
+    body = f"{DATA} wd = DequantizeLinear<axis=1>(w, ws, wz) y = MatMul(xd, wd)"
+    model = make("float[2,40000] x => float[2,3] y", body, **matrices(**deep))
+    assert_refuses(model, integer_products, "the result is not quantised")
+
+
 # --- moves ----------------------------------------------------------------------------------------
 
 
