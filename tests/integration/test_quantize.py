@@ -1,4 +1,4 @@
-"""Quantising published networks: nearness to the float model on what was not calibrated with.
+"""Quantising a published network: nearness to the float model, and broken layers that are named.
 
 Whole accuracy on labelled pictures is measured by ``bench/quantization.py``.
 """
@@ -6,39 +6,125 @@ Whole accuracy on labelled pictures is measured by ``bench/quantization.py``.
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from integration.zoo import models_folder
+from tilewright.compress.data import open_data
+from tilewright.compress.job import Job, prepare
+from tilewright.compress.options import make_options
+from tilewright.compress.score import Scorer
+from tilewright.compress.sensitivity import measure
+from tilewright.compress.simulator import Simulator, settings_of
+from tilewright.graph.insert_qdq import Recipe
+from tilewright.report.quantization import Sensitivity
+from unit.compress.broken import with_activation_scale, with_stored_scale, with_weight_scale
 
 pytestmark = [pytest.mark.assets, pytest.mark.slow]
 pytest.importorskip("PIL.Image", reason="pillow is not installed")
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+HOW = tw.Preprocessing(mean=127, std=128)
+_PICTURES = 8
 
 
 @pytest.fixture(scope="module")
 def pictures(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few pictures, none of which an accuracy is measured on."""
     folder = tmp_path_factory.mktemp("pictures")
     with zipfile.ZipFile(assets / "data" / "imagenet_sample_224.zip") as archive:
-        archive.extractall(folder)
-    return folder
+        names = sorted(name for name in archive.namelist() if name.startswith("calib/"))
+        archive.extractall(folder, [name for name in names if name.endswith(".jpg")][:_PICTURES])
+    return folder / "calib"
 
 
-def test_photographs_are_seen_as_before(assets: Path, pictures: Path) -> None:
-    """16 pictures to calibrate with, one scale a layer: where min-max alone loses 9 points."""
-    path = models_folder(assets, ["efficientnet_lite0"]) / "efficientnet_lite0.onnx"
-    how = tw.Preprocessing(mean=127, std=128)
-    found = tw.quantize(
-        path, pictures / "calib", preprocessing=how, limit=16, per_channel=False, threads=2
-    )
+@pytest.fixture(scope="module")
+def path(assets: Path) -> Path:
+    return models_folder(assets, ["efficientnet_lite0"]) / "efficientnet_lite0.onnx"
+
+
+def test_photographs_are_seen_as_before(path: Path, pictures: Path) -> None:
+    """One scale a layer: where min-max alone loses 9 points."""
+    found = tw.quantize(path, pictures, preprocessing=HOW, per_channel=False, threads=2)
     assert (found.summary["layers"], found.summary["carriers"]) == (50, 11)
+    assert found.summary["kept_in_float"] == []
     assert found.summary["size_bytes"] < 0.3 * path.stat().st_size
-    exact = tw.compile(path, threads=2, verify=False)
-    engine = tw.compile(found.model, threads=2, verify=False)
     with np.load(path.with_suffix(".npz")) as archive:
         feeds = {name: archive[name] for name in archive.files}
-    expected, given = exact.run(feeds)["y"], engine.run(feeds)["y"]
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, feeds)
+    given = tw.compile(found.model, threads=2, verify=False).run(feeds)["y"]
     cosine = (expected * given).sum() / np.linalg.norm(expected) / np.linalg.norm(given)
     assert cosine > 0.9
+
+
+# --- broken layers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """One quantisation, and what measures it."""
+
+    job: Job
+    simulator: Simulator
+    scorer: Scorer
+
+    def report(self, recipe: Recipe) -> Sensitivity:
+        types = {node.name: node.op_type for node in self.job.model.view().nodes}
+        plan = self.job.plan
+        return measure(self.simulator, self.scorer, plan, recipe, types, self.job.seen, explained=1)
+
+    def noise(self, recipe: Recipe, node: str) -> float:
+        """Of one node alone, as the report has it."""
+        settings = settings_of(self.job.plan, recipe, [node])
+        return self.scorer(lambda feeds: self.simulator.run(settings, feeds)).noise
+
+
+@pytest.fixture(scope="module")
+def network(path: Path, pictures: Path) -> Network:
+    job = prepare(path, pictures, make_options(remedies="none"), preprocessing=HOW, threads=2)
+    simulator = Simulator(job.model, job.plan, threads=2)
+    inputs = job.model.view().inputs
+    batches = open_data(pictures, inputs, preprocessing=HOW, limit=1)
+    return Network(
+        job=job,
+        simulator=simulator,
+        scorer=Scorer(batches, lambda feeds: simulator.run({}, feeds)),
+    )
+
+
+FIRST, LAST = "/_conv_stem/Conv/Conv", "/_fc/Gemm"
+DEPTHWISE, POINTWISE = "/_blocks.0/_depthwise_conv/Conv/Conv", "/_blocks.15/_project_conv/Conv"
+Break = Callable[[Recipe, Any, float], Recipe]
+
+
+def test_a_broken_layer_is_named_first_whatever_is_broken(network: Network) -> None:
+    """A scale times 8, of a file or of the quantiser; each layer's noise alone is its own."""
+    recipe, plan = network.job.recipe(), network.job.plan
+    layers = {layer.node: layer for layer in plan.layers}
+    broken = with_weight_scale(recipe, layers[DEPTHWISE], 8)
+    report = network.report(broken)
+    assert report.nodes[0].node == DEPTHWISE
+    noises = {one.node: one.noise for one in report.nodes}
+    noises[DEPTHWISE] = network.noise(recipe, DEPTHWISE)  # as it is when it is whole
+    kinds: list[Break] = [with_stored_scale, with_weight_scale, with_activation_scale]
+    for change in kinds:
+        for name in (FIRST, DEPTHWISE, POINTWISE, LAST):
+            worst = max(noise for node, noise in noises.items() if node != name)
+            assert network.noise(change(recipe, layers[name], 8), name) > worst, (change, name)
+
+
+def test_every_layer_with_a_wrong_scale_in_the_file_is_far_worse_than_all(
+    network: Network,
+) -> None:
+    recipe = network.job.recipe()
+    whole = max(network.noise(recipe, name) for name in (FIRST, DEPTHWISE, POINTWISE))
+    for layer in network.job.plan.layers[::5]:
+        broken = with_stored_scale(recipe, layer, 8)
+        assert network.noise(broken, layer.node) > 100 * whole, layer.node

@@ -184,11 +184,11 @@ def _scorer(
             "the data to score on are an iterator, which ends after one pass",
             remedy="give a list, or a function that returns a new iterator",
         )
-    labels = None if wanted.labels is None else read_labels(wanted.labels, batches)
     scorer = Scorer(
         batches,
         lambda feeds: simulator.run({}, feeds),
-        labels=None if labels is None else labels[:limit],
+        labels=None if wanted.labels is None else read_labels(wanted.labels, batches),
         metric=wanted.metric,
+        most=limit,
     )
     return scorer, batches

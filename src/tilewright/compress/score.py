@@ -61,6 +61,7 @@ class Scorer:
         labels: a class for each sample, in order; None without.
         metric: the caller's; None without.
         reference: runs the float model.
+        most: samples that were asked for; labels of further ones are left out. None: all.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Scorer:
         *,
         labels: Sequence[int] | None = None,
         metric: Metric | None = None,
+        most: int | None = None,
     ) -> None:
         self._batches, self._metric = batches, metric
         self._wanted: list[dict[str, Array]] = []
@@ -79,6 +81,8 @@ class Scorer:
             count += next(iter(self._wanted[-1].values())).shape[0]
         if not self._wanted:
             raise BadData(f"{batches.name}: no samples", remedy="give data to evaluate on")
+        if labels is not None and most is not None and count >= most:
+            labels = labels[:count]
         self._labels = None if labels is None else _checked(labels, count, self._wanted[0])
         self.count = count
 

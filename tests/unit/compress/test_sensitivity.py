@@ -10,16 +10,18 @@ import onnx
 import pytest
 
 import tilewright as tw
-from tilewright.compress.data import open_data
+from tilewright.compress.data import BadData, open_data
 from tilewright.compress.job import Job, prepare
+from tilewright.compress.layers import Layer
 from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.score import Scorer
 from tilewright.compress.sensitivity import measure
 from tilewright.compress.simulator import Simulator, settings_of
 from tilewright.core.errors import BadOption
-from tilewright.graph.insert_qdq import Affine, Recipe
+from tilewright.graph.insert_qdq import Recipe
 from tilewright.report.quantization import Sensitivity
 from unit.compiler.models import compiled, normal
+from unit.compress.broken import with_activation_scale, with_stored_scale, with_weight_scale
 from unit.compress.test_quantize import batches, block
 from unit.graph.models import model_of, node, tensor_info
 
@@ -81,50 +83,54 @@ def test_the_simulator_is_the_quantised_model_when_all_is(job: Job, simulator: S
     )
 
 
-def _with_scale(recipe: Recipe, job: Job, name: str, factor: float) -> Recipe:
-    """The recipe with one layer's weights requantised at another scale."""
-    weights = next(layer.weights for layer in job.plan.layers if layer.node == name)
-    layers = []
-    for layer in recipe.layers:
-        if layer.node == name:
-            scale = (layer.params.scale * factor).astype(np.float32)
-            params = Affine(scale=scale, zero=layer.params.zero, axis=layer.params.axis)
-            shape = (-1, *[1] * (weights.ndim - 1))
-            whole = np.clip(np.rint(weights / scale.reshape(shape)), -127, 127)
-            bias_scale = None if layer.bias_scale is None else layer.bias_scale * factor
-            bias = None if layer.bias is None else np.rint(layer.bias / factor).astype(np.int32)
-            layer = replace(
-                layer,
-                weights=whole.astype(np.int8),
-                params=params,
-                bias=bias,
-                bias_scale=bias_scale,
-            )
-        layers.append(layer)
-    return replace(recipe, layers=tuple(layers))
+def _layer(job: Job, name: str) -> Layer:
+    return next(layer for layer in job.plan.layers if layer.node == name)
 
 
-@pytest.mark.parametrize("name", ["stem", "depthwise", "project", "head"])
+NAMES = ["stem", "depthwise", "project", "head"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_layer_with_a_scale_8_times_too_large_is_named_first(
     job: Job, simulator: Simulator, name: str
 ) -> None:
-    found = _measured(job, simulator, _with_scale(job.recipe(), job, name, 8))
+    recipe = with_weight_scale(job.recipe(), _layer(job, name), 8)
+    found = _measured(job, simulator, recipe)
     assert found.nodes[0].node == name
     assert found.nodes[0].main_cause == "rounding"
     assert found.nodes[0].gain == max(one.gain for one in found.nodes)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_whose_stored_scale_is_wrong_is_named_first(
+    job: Job, simulator: Simulator, name: str
+) -> None:
+    found = _measured(job, simulator, with_stored_scale(job.recipe(), _layer(job, name), 8))
+    assert found.nodes[0].node == name
+    assert found.nodes[0].sqnr_db < 0  # more noise than signal
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_whose_input_has_a_scale_8_times_too_large_is_named_first(
+    job: Job, simulator: Simulator, name: str
+) -> None:
+    layer = _layer(job, name)
+    found = _measured(job, simulator, with_activation_scale(job.recipe(), layer, 8))
+    first = found.nodes[0]
+    assert first.node in job.plan.readers[layer.source]
+    assert first.main_cause == "rounding"
+
+
 def test_a_layer_with_a_scale_8_times_too_small_saturates(job: Job, simulator: Simulator) -> None:
-    found = _measured(job, simulator, _with_scale(job.recipe(), job, "project", 1 / 8))
+    recipe = with_weight_scale(job.recipe(), _layer(job, "project"), 1 / 8)
+    found = _measured(job, simulator, recipe)
     assert found.nodes[0].node == "project"
     assert found.nodes[0].main_cause == "saturation"
 
 
 def test_a_range_8_times_too_small_clips(job: Job, simulator: Simulator) -> None:
-    recipe = job.recipe()
-    point = recipe.points["e"]
-    narrow = Affine(scale=(point.scale / 8).astype(np.float32), zero=point.zero)
-    found = _measured(job, simulator, replace(recipe, points={**recipe.points, "e": narrow}))
+    recipe = with_activation_scale(job.recipe(), _layer(job, "project"), 1 / 8)
+    found = _measured(job, simulator, recipe)
     assert found.nodes[0].node == "project"
     assert found.nodes[0].main_cause == "clipping"
 
@@ -153,6 +159,18 @@ def test_labels_give_drops() -> None:
         *("stem", "depthwise", "project", "classifier", "residual", "pool", "flatten")
     }
     assert all(one.drop is not None and one.drop >= 0 for one in found.nodes)
+
+
+def test_a_limit_within_a_batch_leaves_out_labels_of_what_is_not_scored() -> None:
+    data = batches()  # of 3 samples
+    options: dict[str, Any] = {"sensitivity": True, "eval_data": data, "remedies": "none"}
+    found = tw.quantize(block(), data, labels=[0] * 12, eval_limit=4, **options).sensitivity
+    assert found is not None
+    assert found.samples == 6
+    with pytest.raises(BadData, match="5 labels for 6 samples"):
+        tw.quantize(block(), data, labels=[0] * 5, eval_limit=4, **options)
+    with pytest.raises(BadData, match="13 labels for 12 samples"):
+        tw.quantize(block(), data, labels=[0] * 13, **options)
 
 
 def _raise(_: Any) -> float:
