@@ -2,7 +2,8 @@
 
 Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote, and
 ``docs/conformance.json``.
-Output: the text between the markers ``bench:`` and ``conformance:``, ``begin`` and ``end``; with
+Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:`` and
+``conformance:``, ``begin`` and ``end``; with
 ``--check`` nothing is written, and the exit code is 1 where a page says anything else.
 """
 
@@ -18,15 +19,25 @@ BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 CASES_BEGIN, CASES_END = "<!-- conformance:begin -->\n", "<!-- conformance:end -->"
 CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "wrong")
 OURS, BEST = "tilewright", "best"
+ERRED = ("openvino",)  # whose distance from the first contender is shown beside ours
+FLOAT = "fp32"
+# Page -> precisions whose results it shows, between the markers of that name.
+TABLES = {"README.md": (FLOAT,), "docs/precision.md": ("bf16", "int8"), "docs/lowering.md": ()}
 
 
-def table(comparisons: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the results as a Markdown table with the machines they were measured on."""
+def table(comparisons: Iterable[Mapping[str, Any]], *, errors: bool = False) -> str:
+    """Returns the results as a Markdown table with the machines they were measured on.
+
+    Args:
+        errors: also show how far outputs are from the first contender's.
+    """
     found = sorted(comparisons, key=lambda c: (c["model"], c["threads"]))
     if not found:
         return "No measured results yet.\n"
     peers = sorted({_named(one, peer) for one in found for peer in one["ratio_median"]})
     head = ("model", "threads", "Tilewright, ms", *(name for _, name in peers), "best of them")
+    if errors:
+        head = (*head, *(f"error, {name}" for name in (OURS, *ERRED)))
     rows = [head, ("---",) * len(head)]
     columns: dict[str, list[tuple[float, float]]] = {}
     for one in found:
@@ -42,16 +53,27 @@ def table(comparisons: Iterable[Mapping[str, Any]]) -> str:
         cells = (_cell(ratios.get(name)) for name in (*(peer for peer, _ in peers), BEST))
         model = one["model"].removesuffix(".onnx")
         rows.append((model, str(one["threads"]), f"{timings[OURS]['median_us'] / 1e3:.3f}", *cells))
+        if errors:
+            rows[-1] = (*rows[-1], *(_error(timings.get(name)) for name in (OURS, *ERRED)))
     means = {name: _means(pairs) for name, pairs in columns.items()}
     cells = (_cell(means[name]) for name in (*(peer for peer, _ in peers), BEST))
-    rows.append(("**geometric mean**", "", "", *cells))
+    mean = ("**geometric mean**", "", "", *cells)
+    rows.append((*mean, *("",) * (len(head) - len(mean))))
     notes = {f"{one['device']}; Tilewright {_version(one, OURS)}" for one in found}
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([*lines, "", *(f"On {note}." for note in sorted(notes))]) + "\n"
 
 
 def _named(comparison: Mapping[str, Any], peer: str) -> tuple[str, str]:
-    return peer, f"{peer} {_version(comparison, peer)}"
+    timings = comparison["timings"]
+    precision = next(one.get("precision", FLOAT) for one in timings if one["contender"] == peer)
+    ours = next(one.get("precision", FLOAT) for one in timings if one["contender"] == OURS)
+    note = "" if ours == FLOAT else f" ({precision})"
+    return peer, f"{peer} {_version(comparison, peer)}{note}"
+
+
+def _error(timing: Mapping[str, Any] | None) -> str:
+    return "–" if timing is None else f"{timing['error']:.1e}"
 
 
 def _version(comparison: Mapping[str, Any], contender: str) -> str:
@@ -88,10 +110,10 @@ def filled(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
     return text[:start] + content + text[stop:]
 
 
-def load_results(folder: Path) -> list[Mapping[str, Any]]:
-    """Returns all comparisons of all files of a folder."""
+def load_results(folder: Path, precision: str = FLOAT) -> list[Mapping[str, Any]]:
+    """Returns all comparisons of all files of a folder whose names end in a precision."""
     found: list[Mapping[str, Any]] = []
-    for file in sorted(folder.glob("bench_*.json")):
+    for file in sorted(folder.glob(f"bench_*_{precision}.json")):
         found += json.loads(file.read_text(encoding="utf-8"))["comparisons"]
     return found
 
@@ -100,12 +122,22 @@ def pages() -> dict[Path, str]:
     """Returns what each page must say."""
     counts = json.loads((ROOT / "docs" / "conformance.json").read_text(encoding="utf-8"))
     wanted: dict[Path, str] = {}
-    for name in ("README.md", "docs/lowering.md"):
+    for name, precisions in TABLES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        if BEGIN in text:
-            text = filled(text, table(load_results(ROOT / "bench" / "results")))
-        wanted[ROOT / name] = filled(text, case_table(counts), CASES_BEGIN, CASES_END)
+        for precision in precisions:
+            found = load_results(ROOT / "bench" / "results", precision)
+            begin, end = markers(precision)
+            text = filled(text, table(found, errors=precision != FLOAT), begin, end)
+        if CASES_BEGIN in text:
+            text = filled(text, case_table(counts), CASES_BEGIN, CASES_END)
+        wanted[ROOT / name] = text
     return wanted
+
+
+def markers(precision: str) -> tuple[str, str]:
+    """Returns what encloses the table of a precision."""
+    kind = "bench" if precision == FLOAT else f"bench-{precision}"
+    return f"<!-- {kind}:begin -->\n", f"<!-- {kind}:end -->"
 
 
 def main() -> int:

@@ -285,10 +285,18 @@ def test_whatever_a_runtime_raises_says_that_it_cannot_run_the_model(tmp_path: P
 
 def test_outputs_that_differ_stop_the_comparison() -> None:
     outputs = {"a": {"y": np.array([1.0])}, "b": {"y": np.array([1.001])}}
-    assert errors_of(outputs, tolerance=1e-2) == {"a": 0.0, "b": pytest.approx(1e-3)}
+    errors, wrong = errors_of(outputs, tolerance=1e-2, must="b")
+    assert (errors, wrong) == ({"a": 0.0, "b": pytest.approx(1e-3)}, {})
     with pytest.raises(VerificationFailed, match="from a's: b by 1.0e-03") as caught:
-        errors_of(outputs, tolerance=1e-4)
+        errors_of(outputs, tolerance=1e-4, must="b")
     assert "nothing was timed" in str(caught.value)
+
+
+def test_a_peer_whose_outputs_differ_is_left_out_and_named() -> None:
+    outputs = {"a": {"y": np.array([1.0])}, "b": {"y": np.array([3.0])}}
+    _, wrong = errors_of({**outputs, "ours": outputs["a"]}, tolerance=1e-4, must="ours")
+    assert list(wrong) == ["b"]
+    assert "b: its outputs differ from a's by 2.0e+00; 1.0e-04 is allowed" in wrong["b"]
 
 
 def test_contenders_of_two_precisions_are_not_compared(

@@ -47,6 +47,16 @@ def test_a_peer_that_could_not_run_a_model_has_no_ratio_there() -> None:
     assert rows[3].endswith("| 1.50 (1.25) | – | 1.50 (1.25) |")
 
 
+def test_errors_and_precisions_are_told_where_they_differ() -> None:
+    found = _comparison("a.onnx", 1)
+    for timing, precision in zip(found["timings"], ("fp32", "bf16"), strict=True):
+        timing.update(precision=precision, error=1e-3)
+    rows = update_docs.table([found], errors=True).splitlines()
+    assert rows[0].startswith("| model | threads | Tilewright, ms | onnxruntime 1.32.0 (fp32) |")
+    assert rows[2].endswith("| 1.0e-03 | – |")
+    assert {row.count("|") for row in rows[:4]} == {8}
+
+
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
     assert update_docs.load_results(tmp_path) == []
     assert update_docs.table([]) == "No measured results yet.\n"
@@ -68,6 +78,9 @@ def test_check_refuses_a_page_that_is_out_of_date(
     markers = f"{update_docs.CASES_BEGIN}{update_docs.CASES_END}\n"
     for name in ("README.md", "docs/lowering.md"):
         (tmp_path / name).write_text(f"{update_docs.BEGIN}made up\n{update_docs.END}\n{markers}")
+    kinds = [update_docs.markers(precision) for precision in ("bf16", "int8")]
+    empty = "".join(f"{begin}made up\n{end}\n" for begin, end in kinds)
+    (tmp_path / "docs" / "precision.md").write_text(empty)
     page = tmp_path / "README.md"
     monkeypatch.setattr(update_docs, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])

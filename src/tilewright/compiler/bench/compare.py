@@ -98,9 +98,13 @@ def bench(
         feeds = feeds or _default_feeds(model, contenders[-1].specs, sizes or {}, say)
         outputs = _outputs_of(contenders, feeds, left_out, say)
         contenders = [one for one in contenders if one.name in outputs]
+        errors, wrong = errors_of(outputs, options.allowed, must=OURS)
+        for name, message in wrong.items():
+            left_out[name] = CannotRun(message)
+            say(f"left out: {message}")
+        contenders = [one for one in contenders if one.name not in wrong]
         if left_out and len(contenders) == 1:
             raise next(iter(left_out.values()))
-        errors = errors_of(outputs, options.allowed)
         canary = stack.enter_context(Canary(options.threads))
         rounds = take_turns(contenders, canary, options, say)
     timings = [_timing(one, rounds, errors[one.name]) for one in contenders]
