@@ -5,7 +5,8 @@ Input -> Output: a finished ``Program`` -> one with fewer ``Branch`` steps.
 Requires: both sides are nothing but kernels that write the branch's results, whose sizes are known
 before; otherwise the branch stays, and a decision says why.
 Guarantees: only the calls of the chosen side run.
-Not here: joining neighbouring segments (compiler.merge_segments), the jumps (runtime.segment).
+Not here: joining neighbouring segments (compiler.merge_segments), the jumps
+(runtime.segment_layout).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tilewright.runtime.program import (
     TensorSpec,
     step_reads,
 )
-from tilewright.runtime.segment import segment_symbols
+from tilewright.runtime.segment_layout import segment_symbols
 
 _STAGE = "native_branches"
 

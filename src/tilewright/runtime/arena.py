@@ -3,11 +3,13 @@
 Input -> Output: (name, bytes, first use, last use) of each buffer -> its offset, and the arena's
 size.
 Guarantees: buffers whose lifetimes overlap do not share bytes; offsets are multiples of 64.
-Method: largest first, into the lowest gap that is free for its whole lifetime.
+Method: largest first, into the lowest gap that is free for its whole lifetime. Which buffers meet
+does not depend on their sizes, so it is found once for all of them.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,20 +30,39 @@ class Lifetime:
 
 def plan(buffers: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     """Returns offsets by name and the size of the arena in bytes."""
-    order = sorted(buffers, key=lambda item: (-item.size, item.first, item.name))
-    first = np.array([item.first for item in order], dtype=np.int64)
-    last = np.array([item.last for item in order], dtype=np.int64)
-    starts, ends = np.zeros(len(order), dtype=object), np.zeros(len(order), dtype=object)
-    offsets: dict[str, int] = {}
-    total = 0
-    for number, buffer in enumerate(order):
-        size = -(-buffer.size // ALIGNMENT) * ALIGNMENT
-        meets = np.flatnonzero((last[:number] >= buffer.first) & (first[:number] <= buffer.last))
-        offset = _lowest_gap(zip(starts[meets], ends[meets], strict=True), size)
-        starts[number], ends[number] = offset, offset + size
-        offsets[buffer.name] = offset
-        total = max(total, offset + size)
-    return offsets, total
+    timeline = Timeline([(item.name, item.first, item.last) for item in buffers])
+    offsets, total = timeline.place([item.size for item in buffers])
+    return {item.name: offset for item, offset in zip(buffers, offsets, strict=True)}, total
+
+
+class Timeline:
+    """Buffers of any sizes that live at fixed times.
+
+    Args:
+        spans: name, first and last call of each.
+    """
+
+    def __init__(self, spans: Sequence[tuple[str, int, int]]) -> None:
+        first = np.array([span[1] for span in spans], dtype=np.int64)
+        last = np.array([span[2] for span in spans], dtype=np.int64)
+        self._meets = [
+            array("i", np.flatnonzero((last >= begin) & (first <= end)).astype(np.intc).tobytes())
+            for _, begin, end in spans
+        ]
+        # The order of buffers of equal size.
+        self._order = sorted(range(len(spans)), key=lambda k: (spans[k][1], spans[k][0]))
+
+    def place(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """The offset of each buffer, and the size of the arena in bytes."""
+        offsets, total = [0] * len(sizes), 0
+        placed: list[tuple[int, int] | None] = [None] * len(sizes)  # where it lies
+        for number in sorted(self._order, key=lambda k: -sizes[k]):
+            size = -(-sizes[number] // ALIGNMENT) * ALIGNMENT
+            taken = [span for other in self._meets[number] if (span := placed[other]) is not None]
+            offsets[number] = offset = _lowest_gap(taken, size)
+            placed[number] = offset, offset + size
+            total = max(total, offset + size)
+        return offsets, total
 
 
 def _lowest_gap(taken: Iterable[tuple[int, int]], size: int) -> int:

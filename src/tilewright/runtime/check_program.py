@@ -31,7 +31,7 @@ from tilewright.runtime.program import (
     TensorArg,
     TensorSpec,
 )
-from tilewright.runtime.segment import segment_symbols
+from tilewright.runtime.segment_layout import segment_symbols
 
 
 def check_program(

@@ -8,7 +8,6 @@ Not here: which values there are (compiler.build_program).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,16 +25,23 @@ from tilewright.runtime.program import (
     TensorSpec,
 )
 
+Value = Callable[[Dim], int]
 
-def failing(checks: Iterable[Check], sizes: Mapping[str, int]) -> list[Check]:
+
+def failing(
+    checks: Iterable[Check], sizes: Mapping[str, int], value: Value | None = None
+) -> list[Check]:
     """The guarded checks that fail, which matter only if their guards hold.
+
+    Args:
+        value: of a dim of the checks, where it is known already.
 
     Raises:
         UserError: a check without guards fails.
     """
     found: list[Check] = []
     for check in checks:
-        error = error_of(check, sizes)
+        error = error_of(check, sizes, value)
         if error is not None:
             if not check.guards:
                 raise error
@@ -43,9 +49,11 @@ def failing(checks: Iterable[Check], sizes: Mapping[str, int]) -> list[Check]:
     return found
 
 
-def error_of(check: Check, sizes: Mapping[str, int]) -> UserError | None:
+def error_of(
+    check: Check, sizes: Mapping[str, int], value: Value | None = None
+) -> UserError | None:
     """A new error, if the check fails."""
-    error = _error(check.test, sizes)
+    error = _error(check.test, sizes, value or (lambda dim: dim.evaluate(sizes)))
     if error is not None:
         error.node = error.node or check.test.node
     return error
@@ -61,17 +69,17 @@ def check_dims(check: Check) -> Sequence[Dim]:
     return []
 
 
-def arguments(bind: Bind, sizes: Mapping[str, int], value: Callable[[str], Any]) -> list[Any]:
-    """What a binding is called with; ``value`` gives tensors by name."""
+def arguments(bind: Bind, value: Value, tensor: Callable[[str], Any]) -> list[Any]:
+    """What a binding is called with, given the values of dims and tensors by name."""
     args: list[Any] = []
     for arg in bind.args:
         match arg:
             case DimsArg():
-                args.append(tuple(dim.evaluate(sizes) for dim in arg.dims))
+                args.append(tuple(map(value, arg.dims)))
             case LiteralArg():
                 args.append(arg.value)
             case TensorArg():
-                args.append(value(arg.name))
+                args.append(tensor(arg.name))
     return args
 
 
@@ -93,31 +101,17 @@ def shape_of(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return shape
 
 
-def stored_bytes(spec: TensorSpec, sizes: Mapping[str, int], *, is_certain: bool) -> int:
-    """Bytes of a buffer.
-
-    Args:
-        is_certain: it is used in every run; otherwise a negative size means that it is not.
-
-    Raises:
-        ShapeMismatch: a size of a buffer that is certainly used would be negative.
-    """
-    if is_certain:
-        shape = shape_of(spec, sizes)
-    else:
-        shape = tuple(max(0, dim.evaluate(sizes)) for dim in spec.shape or ())
-    return math.prod(shape) * spec.dtype.storage_bytes
-
-
-def _error(test: Extent | Bind | Refuse, sizes: Mapping[str, int]) -> UserError | None:
+def _error(
+    test: Extent | Bind | Refuse, sizes: Mapping[str, int], value: Value
+) -> UserError | None:
     match test:
         case Extent():
-            fits = test.dim.evaluate(sizes) >= 0
+            fits = value(test.dim) >= 0
             return None if fits else _negative(test.value, test.dim, sizes)
         case Refuse():
             return ShapeMismatch(test.message, remedy="feed other sizes")
     try:
-        BINDINGS[test.function](*arguments(test, sizes, _no_tensor))
+        BINDINGS[test.function](*arguments(test, value, _no_tensor))
     except UserError as error:
         return error
     return None

@@ -32,7 +32,7 @@ from tilewright.runtime.feeds import Range, by_name
 from tilewright.runtime.known_feeds import KnownFeeds
 from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
-from tilewright.runtime.segment import segment_symbols
+from tilewright.runtime.segment_layout import segment_symbols
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.arrays import DeviceArray

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.core.dim_program import DimProgram
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
 from tilewright.core.forks import renew_in_child
@@ -43,7 +44,8 @@ from tilewright.runtime.program import (
     TensorArg,
     TensorSpec,
 )
-from tilewright.runtime.segment import Context, SegmentPlan, segment_symbols
+from tilewright.runtime.segment import Context, SegmentPlan
+from tilewright.runtime.segment_layout import SegmentLayout, segment_symbols
 
 MAX_PLANS = 16
 MAX_SIZES = 4096  # of steps that compute sizes from sizes
@@ -88,6 +90,8 @@ class Executor:
         self._plans: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         # Of each step that has run; the step is kept, so that its id stays its own.
         self._symbols: dict[int, tuple[Step, tuple[str, ...]]] = {}
+        self._layouts: dict[int, SegmentLayout] = {}
+        self._dims: dict[int, DimProgram] = {}
         self._sizes: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._arenas = ArenaPool()
         self._lock = Lock()
@@ -102,6 +106,7 @@ class Executor:
         other._watch = watch
         other._plans, other._symbols, other._lock = self._plans, self._symbols, self._lock
         other._sizes, other._arenas = self._sizes, self._arenas
+        other._layouts, other._dims = self._layouts, self._dims
         return other
 
     def value(self, run: Run, name: str) -> Any:
@@ -175,7 +180,11 @@ class Executor:
 
     def make_plan(self, segment: Segment, sizes: Mapping[str, int]) -> Any:
         """A plan for new sizes."""
-        return SegmentPlan(segment, dict(sizes), self.native.address, self.constants, self._arenas)
+        layout = self._layouts.get(id(segment))
+        if layout is None:
+            layout = SegmentLayout(segment, self.native.address, self.constants)
+            self._layouts[id(segment)] = layout
+        return SegmentPlan(layout, dict(sizes), self._arenas)
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> Any:
         """The plan for the current sizes, from a bounded cache."""
@@ -197,9 +206,16 @@ class Executor:
         """The sizes that a step depends on."""
         known = self._symbols.get(id(step))
         if known is None:
-            names = segment_symbols(step) if isinstance(step, Segment) else _bind_symbols(step)
+            names = segment_symbols(step) if isinstance(step, Segment) else self._add_bind(step)
             known = self._symbols[id(step)] = (step, names)
         return known[1]
+
+    def _add_bind(self, step: Bind) -> tuple[str, ...]:
+        self._dims[id(step)] = dims = DimProgram()
+        for arg in step.args:
+            for dim in arg.dims if isinstance(arg, DimsArg) else ():
+                dims.slot(dim)
+        return dims.names
 
     def _segment(self, segment: Segment, run: Run) -> None:
         plan = self.plan(segment, run.symbols)
@@ -236,10 +252,11 @@ class Executor:
 
     def _bind(self, step: Bind, run: Run) -> None:
         """Sets sizes; those that follow from other sizes alone are computed once."""
+        names = self._names(step)
         if any(isinstance(arg, TensorArg) for arg in step.args):
             found = self._bound(step, run)
         else:
-            key = (id(step), *[run.symbols[name] for name in self._names(step)])
+            key = (id(step), *[run.symbols[name] for name in names])
             known = self._sizes.get(key)
             found = self._kept(key, self._bound(step, run)) if known is None else known
         run.symbols.update(zip(step.symbols, found, strict=True))
@@ -251,7 +268,9 @@ class Executor:
         return sizes
 
     def _bound(self, step: Bind, run: Run) -> tuple[int, ...]:
-        args = arguments(step, run.symbols, partial(self.value, run))
+        dims = self._dims[id(step)]
+        sizes = dims.evaluate(run.symbols)
+        args = arguments(step, lambda dim: sizes[dims.slot(dim)], partial(self.value, run))
         found = BINDINGS[step.function](*args)
         if len(found) != len(step.symbols):
             raise ShapeMismatch(
@@ -295,11 +314,6 @@ class Executor:
     def _reshape(self, step: Reshape, run: Run) -> None:
         shape = shape_of(step.target, run.symbols)
         run.values[step.target.name] = np.asarray(self.value(run, step.source)).reshape(shape)
-
-
-def _bind_symbols(step: Bind) -> tuple[str, ...]:
-    dims = [dim for arg in step.args if isinstance(arg, DimsArg) for dim in arg.dims]
-    return tuple(sorted(set().union(*(dim.symbols for dim in dims))))
 
 
 def _address(run: Run, name: str, array: Array) -> int:

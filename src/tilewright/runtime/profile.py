@@ -37,7 +37,8 @@ from tilewright.runtime.program import (
     TensorSpec,
     all_steps,
 )
-from tilewright.runtime.segment import Context, num_rows
+from tilewright.runtime.segment import Context
+from tilewright.runtime.segment_layout import num_rows
 
 _WARM_UP = 2
 _RUNS, _FEWEST_RUNS = 50, 5

@@ -27,6 +27,7 @@ from tilewright.runtime.program import (
     TensorArg,
     TensorSpec,
 )
+from tilewright.runtime.segment_layout import SegmentLayout
 from unit.compiler.models import compiled, normal
 from unit.graph.models import model_of, node, tensor_info
 from unit.runtime.programs import op, program, run, scalar, spec, unknown
@@ -128,6 +129,22 @@ def test_plans_are_kept_by_size_and_the_oldest_are_dropped() -> None:
     assert host.plan(segment, {"n": 0}) is first
     host.plan(segment, {"n": 1})
     assert len(host._plans) == executor.MAX_PLANS
+
+
+def test_a_segment_is_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Segment] = []
+
+    class Counted(SegmentLayout):
+        def __init__(self, segment: Segment, *rest: Any) -> None:
+            made.append(segment)
+            super().__init__(segment, *rest)
+
+    monkeypatch.setattr(executor, "SegmentLayout", Counted)
+    host = Executor({}, NativeCode({}, {}, 1))
+    segment = _segment()
+    for size in range(9):
+        host.plan(segment, {"n": size})
+    assert made == [segment]
 
 
 def test_runs_of_other_sizes_share_memory_that_ends_with_the_executor() -> None:

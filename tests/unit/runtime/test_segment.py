@@ -14,14 +14,22 @@ import pytest
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.errors import OutOfMemory, ShapeMismatch
 from tilewright.core.shape import Dim
-from tilewright.runtime.program import KernelCall, Segment, StageCall, TensorSpec
-from tilewright.runtime.segment import (
+from tilewright.runtime.program import (
+    Check,
+    Extent,
+    KernelCall,
+    Segment,
+    StageCall,
+    TensorSpec,
+)
+from tilewright.runtime.segment import SegmentPlan
+from tilewright.runtime.segment_layout import (
     CALL,
     END,
     HEADER_SLOTS,
     LOOP,
     MIN_PARALLEL_COST,
-    SegmentPlan,
+    SegmentLayout,
     num_rows,
     segment_symbols,
 )
@@ -64,7 +72,7 @@ def plan(
     sizes: Mapping[str, int] = {"n": 5, "t": 3},
     **constants: np.ndarray,
 ) -> SegmentPlan:
-    return SegmentPlan(segment, sizes, lambda _, symbol: ADDRESS[symbol], constants)
+    return SegmentPlan(SegmentLayout(segment, lambda _, symbol: ADDRESS[symbol], constants), sizes)
 
 
 def test_symbols_are_those_of_every_formula() -> None:
@@ -138,6 +146,28 @@ def test_later_stages_are_shared_as_the_first_one_is(cost: int, grain: int) -> N
     )
     rows = plan(segment, {"n": 10}).lease().rows
     assert rows[1][3:5].tolist() == [10, grain]
+
+
+def test_a_plan_looks_into_no_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout knows what to compute; what is left for new sizes is arithmetic on numbers."""
+    check = Check(test=Extent(node="node", value="a", dim=N - 2))
+    layout = SegmentLayout(replace(SEGMENT, checks=(check,)), lambda _, symbol: ADDRESS[symbol])
+    looks: list[Dim] = []
+    monkeypatch.setattr(Dim, "evaluate", lambda dim, _: looks.append(dim))
+    length = len(layout.dims)
+    plans = [SegmentPlan(layout, {"n": size, "t": 3}) for size in (5, 200)]
+    assert [made.arena_bytes for made in plans] == [128, 832 + 2432]
+    assert not looks
+    assert len(layout.dims) == length
+
+
+def test_plans_do_not_change_their_layout() -> None:
+    layout = SegmentLayout(SEGMENT, lambda _, symbol: ADDRESS[symbol])
+    first = SegmentPlan(layout, {"n": 5, "t": 3}).lease()
+    SegmentPlan(layout, {"n": 10 * MIN_PARALLEL_COST, "t": 7}).lease()
+    again = SegmentPlan(layout, {"n": 5, "t": 3}).lease()
+    assert first.rows[:, 3:].tolist()[0] == again.rows[:, 3:].tolist()[0]
+    assert first.table[6] == again.table[6] == 5
 
 
 def test_contexts_are_leased_to_one_run_at_a_time_and_used_again() -> None:

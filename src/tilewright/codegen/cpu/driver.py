@@ -2,13 +2,13 @@
 
 Input -> Output: a module -> ``void tw_run(ptr pool, ptr rows, i64 count, ptr status, ptr times)``
 in it; ``times`` is null, or one i64 a row, to which the row's nanoseconds are added.
-Rows are 8 words (see runtime.segment): CALL runs a stage on the pool; LOOP and END repeat the
-rows between them, writing the step number where kernels read it; SKIP jumps unless a boolean in
+Rows are 8 words (see runtime.segment_layout): CALL runs a stage on the pool; LOOP and END repeat
+the rows between them, writing the step number where kernels read it; SKIP jumps unless a boolean in
 memory is as expected; FAIL reports an error that was known before.
 Guarantees: stops after the first call that reports an error in the status word. Kept times add up
 to the time of the whole, and kernels run on the same stack with and without them, because where it
 lies makes some of them slower.
-Not here: the pool (pool), filling the rows (runtime.segment).
+Not here: the pool (pool), filling the rows (runtime.segment_layout).
 """
 
 from __future__ import annotations

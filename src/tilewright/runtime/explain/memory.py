@@ -13,7 +13,8 @@ from tilewright.core.shape import Dim, product
 from tilewright.report.explanation import BufferLife, MemoryReport
 from tilewright.runtime.explain.traffic import root_of
 from tilewright.runtime.program import Program, Segment, all_steps
-from tilewright.runtime.segment import SegmentPlan, segment_symbols
+from tilewright.runtime.segment import SegmentPlan
+from tilewright.runtime.segment_layout import SegmentLayout, segment_symbols
 
 _MAX_TERMS = 6
 
@@ -36,7 +37,7 @@ def memory_report(
     for number, segment in enumerate(segments):
         live.append(_maximal(_live_bytes(segment)))
         if set(segment_symbols(segment)) <= sizes.keys():
-            plan = SegmentPlan(segment, sizes, lambda _kernel, _symbol: 0)
+            plan = SegmentPlan(SegmentLayout(segment, lambda _kernel, _symbol: 0), sizes)
             arena = None if arena is None else arena + plan.arena_bytes
             buffers += [
                 BufferLife(

@@ -15,7 +15,7 @@ from tilewright.codegen.cpu.emit import I64, PTR, Module, Value, index
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.pool import pool_module
 from tilewright.codegen.cpu.target import host_target, known_targets, named_target
-from tilewright.runtime import segment
+from tilewright.runtime import segment_layout
 from tilewright.runtime.cpu.loader import LoadedObject, load_object
 from tilewright.runtime.cpu.threads import ThreadPool, shared_pool
 
@@ -112,8 +112,12 @@ def tape(driver: Driver) -> Tape:
 
 
 def test_the_row_format_is_that_of_the_runtime() -> None:
-    assert (CALL, LOOP, END) == (segment.CALL, segment.LOOP, segment.END)
-    assert segment.ROW_WORDS * 8 == ROW_BYTES
+    assert (CALL, LOOP, END) == (
+        segment_layout.CALL,
+        segment_layout.LOOP,
+        segment_layout.END,
+    )
+    assert segment_layout.ROW_WORDS * 8 == ROW_BYTES
 
 
 def test_rows_run_in_order(tape: Tape) -> None:
