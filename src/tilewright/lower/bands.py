@@ -12,7 +12,7 @@ Not here: what a step is (kernel.ir), who runs it (runtime).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -130,7 +130,7 @@ def _joined(chain: Sequence[Kernel], dim: int, count: int) -> Kernel:
     band = Axis("band", extent.ceildiv(count))
     names = {value.name for value in values}
     stages = [
-        _part(kernel.stages[0], axis, band, count, (dim, names))
+        in_step(kernel.stages[0], axis, band, count, dict.fromkeys(names, dim))
         for kernel, axis in zip(chain, _axes(chain, dim) or (), strict=True)
     ]
     short = tuple(
@@ -147,25 +147,28 @@ def _joined(chain: Sequence[Kernel], dim: int, count: int) -> Kernel:
     )
 
 
-def _part(
-    stage: Stage, axis: str, band: Axis, count: int, handed: tuple[int, Collection[str]]
-) -> Stage:
-    """The stage for one band: values handed on are indexed within it, all else as before."""
-    dim, names = handed
-    local = next(one for one in stage.axes if one.name == axis)
-    place = band.var * count + local.var if count > 1 else band.var
+def in_step(stage: Stage, axis: str, step: Axis, count: int, handed: Mapping[str, int]) -> Stage:
+    """The stage for so many places of an axis at a time.
 
-    def inside(index: Sequence[Expr]) -> tuple[Expr, ...]:
+    Args:
+        handed: the dim of each value handed on that the axis indexes, now within the step; all
+            else is indexed as before.
+    """
+    local = next(one for one in stage.axes if one.name == axis)
+    place = step.var * count + local.var if count > 1 else step.var
+
+    def inside(buffer: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        dim = handed[buffer]
         return (*index[:dim], local.var, *index[dim + 1 :])
 
     def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in names:
-            return load(node.buffer, node.dtype, inside(node.index))
+        if isinstance(node, Load) and node.buffer in handed:
+            return load(node.buffer, node.dtype, inside(node.buffer, node.index))
         return place if isinstance(node, AxisVar) and node.name == axis else None
 
     stores = tuple(store.mapped(lambda root: transform(root, rule)) for store in stage.stores)
     stores = tuple(
-        replace(store, index=inside(store.index)) if store.buffer in names else store
+        replace(store, index=inside(store.buffer, store.index)) if store.buffer in handed else store
         for store in stores
     )
     axes = tuple(replace(one, extent=Dim.of(count)) if one is local else one for one in stage.axes)

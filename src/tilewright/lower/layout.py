@@ -49,6 +49,7 @@ from tilewright.lower.byte_products import BYTE_TYPES, byte_layouts, dot_splits,
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.fine_blocks import fine_buffers
+from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
 from tilewright.lower.strassen import apply_strassen
@@ -66,6 +67,14 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
+class _Chosen:
+    """Values of algorithms: handed on within one, and written in the place of a convolution."""
+
+    between: set[str] = field(default_factory=set)
+    convolved: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class _Segment:
     """What is known of a segment while layouts are chosen."""
 
@@ -76,6 +85,7 @@ class _Segment:
     least_block: int
     dots: Collection[DotKind]
     viewed: set[str] = field(default_factory=set)
+    chosen: _Chosen = field(default_factory=_Chosen)
     shapes: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
     writers: dict[str, Kernel] = field(default_factory=dict)
 
@@ -102,19 +112,20 @@ def choose_layouts(
     Returns:
         The items, the packed constants that they read, and how blocked values are stored.
     """
-    items, added = _choose_algorithms(items, keep, constants, log, disabled)
+    items, added, chosen = _choose_algorithms(items, keep, constants, log, disabled)
     constants = {**constants, **added}
     layouts: dict[str, Layout] = {}
     if "layout" not in disabled:
-        known = constants
+        given = constants
 
         def is_convolution(kernel: Kernel) -> bool:
-            return _is_convolution(kernel, known)
+            return _is_convolution(kernel, given)
 
         items, copies = copy_guarded_inputs(items, is_convolution, constants, log)
         layouts = {name: Layout(_CHANNELS, 1) for name in copies}
     blocks = (block, least_block or block)
     segment = _collect(items, keep, constants, blocks, dots)
+    segment.chosen = chosen
     if "layout" not in disabled:
         layouts.update(_blocked_buffers(segment, log))
     _add_borders(layouts, segment)
@@ -144,7 +155,8 @@ def choose_layouts(
             verify(kernel)
         result.append(kernel)
     if "bands" not in disabled:
-        result = in_bands(result, keep, {*constants, *added}, log)
+        known = {*constants, *added}
+        result = in_bands(by_images(result, keep, known, log), keep, known, log)
     stored = {name: _stored(layout, segment.shapes[name]) for name, layout in layouts.items()}
     return result, added, stored
 
@@ -160,10 +172,15 @@ def _choose_algorithms(
     constants: Mapping[str, Array],
     log: DecisionLog,
     disabled: Collection[str],
-) -> tuple[list[Item], dict[str, Array]]:
-    """Phases for divided axes, Winograd for 3x3 convolutions, Strassen for matrix products."""
+) -> tuple[list[Item], dict[str, Array], _Chosen]:
+    """Phases for divided axes, Winograd for 3x3 convolutions, Strassen for matrix products.
+
+    Returns:
+        The items, the constants that they read, and what their values are.
+    """
     result: list[Item] = []
     added: dict[str, Array] = {}
+    chosen = _Chosen()
     for item in items:
         if isinstance(item, View):
             result.append(item)
@@ -176,7 +193,11 @@ def _choose_algorithms(
             kernels, arrays = apply_strassen(kernels[0], constants, log)
         result.extend(kernels)
         added.update(arrays)
-    return result, added
+        names = [buffer.name for kernel in kernels for buffer in kernel.outputs]
+        if len(kernels) > 1:
+            chosen.between.update(names[:-1])
+            chosen.convolved.update(names if _is_convolution(item, constants) else ())
+    return result, added, chosen
 
 
 def _collect(
@@ -204,7 +225,10 @@ def _collect(
 
 def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     anchors = {
-        id(kernel) for kernel in segment.kernels if _is_convolution(kernel, segment.constants)
+        id(kernel)
+        for kernel in segment.kernels
+        if _is_convolution(kernel, segment.constants)
+        or not segment.chosen.convolved.isdisjoint(b.name for b in kernel.outputs)
     }
     touched: dict[str, list[Kernel]] = {}
     for kernel in segment.kernels:
@@ -257,6 +281,8 @@ def _unblockable(
         return "it is read outside of the segment"
     if buffer.name in segment.viewed:
         return "it is read under another shape"
+    if buffer.name in segment.chosen.between:
+        return "an algorithm has its own order for it"
     if buffer.dtype not in _IMAGES:
         return f"it holds {buffer.dtype.name}"
     if len(buffer.shape) not in (3, 4, 5):

@@ -203,7 +203,8 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Product | Refusal
         data=data,
         weight=weight,
         windows=windows,
-        row=even[0],
+        # Images stay apart where something else can be halved, so that chains go image by image.
+        row=next((axis for axis in even if axis is not rows[0]), even[0]),
         column=columns[0],
     )
     return _unprofitable(found) or found

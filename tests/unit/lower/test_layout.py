@@ -198,3 +198,20 @@ def test_a_batch_of_constant_matrices_is_packed_into_panels() -> None:
         engine = _check(model, (9, 20, 48))
         (chosen,) = (d.chosen for d in engine.decisions if d.stage == "pack")
         assert chosen.count("*") == axes
+
+
+@pytest.mark.parametrize("batch", [8, 16])
+def test_values_of_algorithms_keep_their_order(batch: int) -> None:
+    """A batch of 8 or 16 is no dim of channels; results of algorithms alone are in blocks too."""
+    nodes = [
+        _conv("x", "w", "a", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        _conv("b", "v", "c", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["y"]),
+    ]
+    weights = {"w": _weight(64, 64, 3, 3), "v": _weight(64, 64, 3, 3)}
+    layouts = _layouts(_check(_network(nodes, weights, [batch, 64, 8, 8]), (batch, 64, 8, 8)))
+    tiles = [chosen for name, chosen in layouts.items() if "winograd" in name]
+    assert set(tiles) == {("row-major", "an algorithm has its own order for it")}
+    assert layouts["b"][0] == layouts["d"][0] == "channels in blocks of 16"
