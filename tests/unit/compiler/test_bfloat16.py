@@ -20,6 +20,7 @@ from unit.graph.models import model_of, node, tensor_info
 
 HAS_PAIRS = PAIRS in dot_kinds(host_target())
 DENSE, ROWS, COLUMNS = 64, 14, 48
+IMAGE = {"x": (1, 4, 5, 8), "w": (3, 4, 3, 2)}
 
 
 def rounded(array: Any) -> Floats:
@@ -211,3 +212,20 @@ def test_pairs_of_a_model_in_bfloat16_need_the_instruction() -> None:
     x = rounded(normal(4, 2)).astype(ml_dtypes.bfloat16)
     for cpu in (None, "haswell"):
         compiled(model, cpu=cpu).run({"x": x})
+
+
+def test_taps_beside_an_image_are_not_read() -> None:
+    """Pairs of taps at the edges: one of them is a border of zeros, which no memory holds."""
+    kinds = {"x": ml_dtypes.bfloat16, "w": ml_dtypes.bfloat16}
+    x, w = (normal(*shape).astype(kinds[name]) for name, shape in IMAGE.items())
+    model = model_of(
+        [node("Conv", ["x", "w"], ["y"], pads=[0, 1, 0, 1])],
+        inputs=[tensor_info("x", IMAGE["x"], onnx.TensorProto.BFLOAT16)],
+        outputs=["y"],
+        weights={"w": w},
+        opset=22,
+    )
+    around = np.full(x.size + 2, np.nan, ml_dtypes.bfloat16)
+    around[1:-1] = x.reshape(-1)
+    found = compiled(model)(x=around[1:-1].reshape(x.shape))["y"]
+    assert np.isfinite(found.astype(np.float32)).all()

@@ -75,9 +75,11 @@ def dot_of(nest: Nest, node: Reduce, vector: str, lanes: int, target: CpuTarget)
     steps = (right.stride(axis), right.stride(vector))
     if steps != (_ONE, Dim.of(kind.unit)) or right.rest or left.rest:
         return None
-    body = node.body.args[1] if isinstance(node.body, Call) else node.body
-    if not isinstance(body, Cast) or body.arg is not found[1]:
-        return None  # guarded
+    wide = node.body.args if isinstance(node.body, Call) else ()
+    if not all(
+        isinstance(part, Cast) and part.arg is own for part, own in zip(wide, found, strict=True)
+    ):
+        return None  # guarded: what a guard keeps from being read may lie outside of its buffer
     return Dot(kind, axis, data[0], data[1], found[1], is_spread=strides[1] == _ONE)
 
 
