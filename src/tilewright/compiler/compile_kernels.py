@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from tilewright.codegen.cpu.generate import GeneratedKernel, GeneratedStage, generate
+from tilewright.codegen.cpu.joined import join_lines
 from tilewright.codegen.cpu.objects import module_key
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.build_program import (
@@ -108,7 +109,7 @@ class KernelStore:
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new."""
-        canonical = canonicalize(kernel)
+        canonical = canonicalize(join_lines(kernel, self.target))
         text = print_kernel(canonical.kernel)
         if text not in self._found:
             self._found[text] = self._find(text, canonical.kernel)

@@ -31,7 +31,7 @@ class Affine:
         for axis, factor in other.terms.items():
             terms[axis] = terms.get(axis, ZERO) + factor
         kept = {axis: factor for axis, factor in terms.items() if factor.terms}
-        return Affine(kept, self.offset + other.offset, self.rest + other.rest)
+        return Affine(kept, self.offset + other.offset, _together(self.rest, other.rest))
 
     def scaled(self, factor: Dim) -> Affine:
         """The form times a size that does not depend on any axis."""
@@ -52,6 +52,19 @@ class Affine:
         if any(axis in expr.free_axes for expr, _ in self.rest):
             return None
         return self.terms.get(axis, ZERO)
+
+
+def _together(
+    left: tuple[tuple[Expr, Dim], ...], right: tuple[tuple[Expr, Dim], ...]
+) -> tuple[tuple[Expr, Dim], ...]:
+    """Parts with their factors, each part once; those that cancel out are gone."""
+    if not (left and right):
+        return left or right
+    total: dict[int, tuple[Expr, Dim]] = {}
+    for part, factor in left + right:
+        before = total.get(id(part))
+        total[id(part)] = part, factor if before is None else before[1] + factor
+    return tuple(found for found in total.values() if found[1].terms)
 
 
 @lru_cache(maxsize=1 << 16)

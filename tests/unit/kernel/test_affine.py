@@ -117,3 +117,10 @@ def test_strides_of_an_access() -> None:
 def test_rows_are_dense() -> None:
     assert [str(stride) for stride in row_major((N, M, Dim.of(4)))] == ["4*m", "4", "1"]
     assert row_major(()) == []
+
+
+def test_parts_that_are_not_affine_are_added_up() -> None:
+    p = axis_var("p")
+    line = p / constant(7, INT64)
+    assert affine(line * 7 + (p - line * 7)) == affine(p)
+    assert affine(line * 9 + (p - line * 7)).rest == ((line, Dim.of(2)),)
