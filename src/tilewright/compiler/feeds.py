@@ -6,8 +6,8 @@ Not here: whether the arrays fit a model, which the engine checks itself.
 """
 
 import math
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tilewright.runtime.program import TensorSpec
 Arrays = dict[str, npt.NDArray[Any]]
 
 _MAX_ELEMENTS = 2**48
+_ARCHIVE = b"PK"  # how a zip begins
 MAX_RANDOM_INTEGER = 2  # exclusive: 0 and 1 are valid as ids, masks and flags alike
 
 
@@ -52,37 +53,64 @@ def load_npz(path: Path) -> Arrays:
 
     Raises:
         UserError: there is no such file, or it is none that NumPy reads without pickle.
+        OutOfMemory: an array does not fit into memory.
     """
-    try:
-        arrays = np.load(path, allow_pickle=False)
+    with _reading(path, "an .npz file", "numpy.savez"), path.open("rb") as file:
+        arrays = np.load(file, allow_pickle=False)
         if isinstance(arrays, np.ndarray):
             raise UserError("holds one array", file=str(path), remedy="use --input NAME=FILE")
         with arrays:
             return {name: arrays[name] for name in arrays}
-    except FileNotFoundError:
-        raise UserError("no such file", file=str(path), remedy="check the path") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        remedy = "write it with numpy.savez"
-        raise UserError(f"not an .npz file: {error}", file=str(path), remedy=remedy) from None
 
 
-def load_npy(path: Path) -> npt.NDArray[Any]:
+def load_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
     """Returns the array of an ``.npy`` file.
+
+    Args:
+        mapped: leave the numbers in the file until they are used.
 
     Raises:
         UserError: there is no such file, or it is none that NumPy reads without pickle.
+        OutOfMemory: the array does not fit into memory.
     """
+    with _reading(path, "an .npy file", "numpy.save"):
+        with path.open("rb") as file:
+            is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
+        if is_archive:
+            raise UserError(
+                "holds several arrays",
+                file=str(path),
+                remedy="it is an .npz file: use --npz FILE, or name it so",
+            )
+        array: npt.NDArray[Any] = np.load(
+            path, mmap_mode="r" if mapped else None, allow_pickle=False
+        )
+        return array
+
+
+@contextmanager
+def _reading(path: Path, what: str, function: str) -> Iterator[None]:
+    """Says what keeps NumPy from reading a file, whichever library below it notices."""
     try:
-        array = np.load(path, allow_pickle=False)
+        yield
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError("no such file", file=str(path), remedy="check the path") from None
-    except (ValueError, EOFError) as error:
-        remedy = "write it with numpy.save"
-        raise UserError(f"not an .npy file: {error}", file=str(path), remedy=remedy) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise UserError("holds several arrays", file=str(path), remedy="use --npz FILE")
-    return array
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"does not fit into memory: {error}",
+            file=str(path),
+            remedy="give fewer or smaller arrays",
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror or error}", file=str(path), remedy="check the path"
+        ) from error
+    except Exception as error:  # of archives, of each way to pack them, of Python's own parser
+        raise UserError(
+            f"not {what}: {error}", file=str(path), remedy=f"write it with {function}"
+        ) from error
 
 
 def from_files(feeds: Arrays, specs: Iterable[TensorSpec]) -> tuple[Arrays, list[str]]:

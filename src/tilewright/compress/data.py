@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.compiler.feeds import load_npy, load_npz
 from tilewright.compress.pictures import SUFFIXES, Preprocessing, read_picture
-from tilewright.core.errors import BadOption, UserError
+from tilewright.core.errors import BadOption, OutOfMemory, UserError
 from tilewright.graph.view import ValueView
 
 Array = npt.NDArray[Any]
@@ -194,13 +195,12 @@ def _load(file: Path, inputs: Sequence[ValueView]) -> Feeds:
     """The arrays of a file; those of ``.npy`` are mapped, not read."""
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise BadData(
-            f"cannot be read: {error}", file=str(file), remedy="save it with numpy.save or savez"
-        ) from error
+            return load_npz(file)
+        mapped = load_npy(file, mapped=True)
+    except OutOfMemory:
+        raise
+    except UserError as error:
+        raise BadData(error.message, file=error.file, remedy=error.remedy) from error
     if len(inputs) != 1:
         raise BadData(
             f"holds one array, the model has {len(inputs)} inputs",

@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 _COLOURS = ("RGB", "BGR", "L")
 _LAYOUTS = ("NCHW", "NHWC")
+_WIDE_MODES = ("I", "F")  # of Pillow; converting them cuts off what is above 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +68,27 @@ def read_picture(file: Path, spec: ValueView, how: Preprocessing) -> Array:
         UserError: it cannot be read, or has another size than the model takes.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise BadOption(
             "pictures need Pillow", remedy="pip install pillow, or save arrays as .npy"
         ) from error
     try:
         with Image.open(file) as opened:
+            if opened.mode.startswith(_WIDE_MODES):
+                raise UserError(
+                    f"has pixels of more than 8 bits ({opened.mode})",
+                    file=str(file),
+                    remedy="save it with 8 bits, or save arrays as .npy",
+                )
             picture: Any = opened.convert("L" if how.colour == "L" else "RGB")
             size = how.size or _size_of(spec, how.layout)
             if size is not None and picture.size != (size[1], size[0]):
                 picture = _resized(picture, size)
             pixels = np.asarray(picture, np.float32)
-    except (OSError, UnidentifiedImageError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # of Pillow's decoders, which raise whatever they like
         raise UserError(
             f"is no picture that can be read: {error}",
             file=str(file),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="neither pictures nor"):
         open_data(tmp_path, _inputs())
     (tmp_path / "x.npy").write_bytes(b"nothing")
-    with pytest.raises(BadData, match="cannot be read"):
+    with pytest.raises(BadData, match="not an .npy file"):
         list(open_data(tmp_path / "x.npy", _inputs()))
     _pictures(tmp_path / "p")
     (tmp_path / "p" / "sub" / "0.png").write_bytes(b"nothing")
@@ -203,3 +205,47 @@ def test_labels_of_files_are_looked_up_by_name(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("name,class\n0.png,1\n")
     with pytest.raises(BadData, match="cannot be read as labels"):
         read_labels(tmp_path / "labels.csv", batches)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_whatever_is_wrong_with_a_file_is_said(suffix: str, tmp_path: Path) -> None:
+    """Archives, the ways to pack them and headers have errors of many libraries."""
+    whole, path = tmp_path / "whole", tmp_path / f"x{suffix}"
+    rng = np.random.default_rng(0)
+    for save in (np.savez, np.savez_compressed, lambda file, x: np.save(file, x)):
+        with whole.open("wb") as file:
+            save(file, x=normal(20, 3))
+        data = whole.read_bytes()
+        damaged = [data[:size] for size in rng.integers(0, len(data), 12)]
+        damaged += [
+            data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+            for place in rng.integers(0, len(data), 60)
+        ]
+        for changed in damaged:
+            path.write_bytes(changed)
+            with contextlib.suppress(UserError):
+                list(open_data(path, _inputs()))
+
+
+def test_an_array_beyond_all_memory_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("x.npy", "w") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2**45, 3)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(UserError, match="does not fit into memory"):
+        list(open_data(tmp_path / "x.npz", _inputs()))
+
+
+def test_pictures_that_decoders_stumble_over(tmp_path: Path) -> None:
+    folder = _pictures(tmp_path / "p", count=1)
+    (path,) = folder.rglob("*.png")
+    data, rng = path.read_bytes(), np.random.default_rng(1)
+    for place in rng.integers(8, len(data), 200):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        with contextlib.suppress(UserError):
+            list(open_data(folder, _inputs(("n", 3, 6, 8)), preprocessing=HOW))
+
+
+def test_pixels_of_more_than_8_bits_are_not_cut_off(tmp_path: Path) -> None:
+    Image.fromarray(np.full((6, 8), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(UserError, match="more than 8 bits"):
+        list(open_data(tmp_path, _inputs(("n", 3, 6, 8)), preprocessing=HOW))
