@@ -153,7 +153,8 @@ def compile(
     parts = _parts(imported, build, wishes)
     engine = Engine(parts)
     _conclude(engine, parts, imported, build, wishes)
-    if engine.runs_here or not wishes.verify:  # not what could not be verified
+    # Not what could not be verified, and not where the model's file has changed meanwhile.
+    if (engine.runs_here or not wishes.verify) and key == key_of(model, options, wishes):
         engines.keep(key, parts)
     parts.times["total_seconds"] = round(perf_counter() - start, 4)
     return engine

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -25,11 +26,13 @@ import tilewright
 from tilewright.codegen.cpu.target import named_target
 from tilewright.compiler.options import CompileOptions, Wishes
 from tilewright.core.errors import CacheError, CorruptEngine, UserError
+from tilewright.core.whole_file import drop_unfinished
 from tilewright.runtime import engine_file
 from tilewright.runtime.engine_file import EngineParts
 
 MOST_BYTES = 4 << 30
 MOST_ENGINE_BYTES = 1 << 30
+_MOST_MODEL_BYTES = 2**31 - 1  # of protobuf
 _EXTERNAL = b"location"  # the key by which ONNX names files beside the model
 _LIBRARIES = ("numpy", "onnx", "onnx-ir", "llvmlite", "ml_dtypes")
 
@@ -66,6 +69,7 @@ class EngineCache:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            drop_unfinished(self._folder)
             engine_file.save(parts, self._folder / f"{key}.tw")
             self._make_room()
         except (CacheError, OSError) as error:
@@ -74,7 +78,7 @@ class EngineCache:
                 parts.times["notes"].append(f"the engine is not kept in the cache: {reason}")
 
     def _make_room(self) -> None:
-        entries = [(path, path.stat()) for path in self._folder_entries()]
+        entries = list(self._entries())
         total = sum(stat.st_size for _, stat in entries)
         for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
             if total <= MOST_BYTES:
@@ -82,8 +86,10 @@ class EngineCache:
             path.unlink(missing_ok=True)
             total -= stat.st_size
 
-    def _folder_entries(self) -> Iterator[Path]:
-        return iter(()) if self._folder is None else self._folder.glob("*.tw")
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in () if self._folder is None else self._folder.glob("*.tw"):
+            with suppress(FileNotFoundError):  # another process has made room as well
+                yield path, path.stat()
 
 
 def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
@@ -96,18 +102,20 @@ def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
     more = (wishes.verify_passes, wishes.dump_graph, wishes.dump_kernels, searches)
     if any(more) or options.target != "cpu" or not isinstance(model, str | os.PathLike):
         return None
-    path = Path(model)
-    try:
-        content = path.read_bytes() if path.is_file() else _EXTERNAL
-    except OSError:
-        return None  # the import says why
+    path = Path(os.fsdecode(model))
+    content = _content(path)
     if _EXTERNAL in content:
         return None
     found = hashlib.sha256()
     for part in (hashlib.sha256(content).hexdigest(), path.name, repr(options), _surroundings()):
-        found.update(part.encode() + b"\0")
+        found.update(os.fsencode(part) + b"\0")
     found.update(repr((named_target(options.cpu or "host"), wishes.verify)).encode())
-    _update_feeds(found, wishes.verify_feeds)
+    try:
+        for name, value in sorted((wishes.verify_feeds or {}).items()):
+            _update(found, name)
+            _update(found, value)
+    except (TypeError, RecursionError):
+        return None
     if wishes.tuning is not None and wishes.tuning.store is not None:
         try:
             found.update(wishes.tuning.store.read_bytes())
@@ -116,11 +124,34 @@ def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:
     return found.hexdigest()
 
 
-def _update_feeds(found: Any, feeds: Mapping[str, Any] | None) -> None:
-    for name, value in sorted((feeds or {}).items()):
-        array = np.asarray(value)
-        found.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
-        found.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+def _content(path: Path) -> bytes:
+    """The bytes of a file; of what is none, or too large for a model, what gives no key."""
+    try:
+        is_small = path.is_file() and path.stat().st_size <= _MOST_MODEL_BYTES
+        return path.read_bytes() if is_small else _EXTERNAL
+    except (OSError, ValueError):
+        return _EXTERNAL  # the import says why
+
+
+def _update(found: Any, value: Any) -> None:
+    """Takes in an array, a sequence, text or a number.
+
+    Raises:
+        TypeError: it is something else, whose content only code of the caller's tells.
+    """
+    if type(value) is np.ndarray and value.dtype != object:
+        found.update(f"{value.dtype}\0{value.shape}\0".encode())
+        found.update(value.tobytes())
+    elif type(value) is np.ndarray or isinstance(value, list | tuple):
+        parts = value.reshape(-1) if isinstance(value, np.ndarray) else value
+        shape = value.shape if isinstance(value, np.ndarray) else len(value)
+        found.update(f"{type(value).__name__}{shape}\0".encode())
+        for part in parts:
+            _update(found, part)
+    elif value is None or isinstance(value, str | bytes | int | float | np.generic):
+        found.update(f"{type(value).__name__}{value!r}\0".encode())
+    else:
+        raise TypeError
 
 
 _CODE = (".py", ".cuh")

@@ -29,7 +29,7 @@ from tilewright.compiler.compile_worker import CANNOT_WRITE
 from tilewright.compiler.processes import source_path, start_undisturbed
 from tilewright.core.cache_folder import VARIABLE
 from tilewright.core.errors import CacheError, InternalError, OutOfMemory
-from tilewright.core.whole_file import whole_files
+from tilewright.core.whole_file import drop_unfinished, whole_files
 
 Progress = Callable[[str, int, int], None]
 _MIN_MODULES_FOR_WORKERS = 12
@@ -116,6 +116,7 @@ class ObjectCache:
         blocked = [key for key in made if (self.folder / f"{key}.o").is_dir()]
         if blocked:
             self.notes.append(f"not kept in the cache {self.folder}: {blocked[0]}.o is a folder")
+        drop_unfinished(self.folder)
         try:
             with whole_files(self.folder) as scratch:
                 for key in made.keys() - blocked:

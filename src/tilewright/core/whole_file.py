@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from tilewright.core.check_option import file_path
 from tilewright.core.errors import BadOption, CacheError
 
 _PREFIX = ".tilewright-"
+_UNFINISHED_S = 86_400.0  # nobody writes for longer
 _REMEDY = "choose a place that exists and can be written to, with enough free space"
 
 
@@ -58,6 +60,14 @@ def whole_files(folder: str | os.PathLike[str]) -> Iterator[Path]:
             for part in made:
                 part.rmdir()
         raise
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Removes what processes that were killed while they wrote have left in a folder of ours."""
+    with suppress(OSError):  # it may not exist, or another process does the same
+        for scratch in folder.glob(f"{_PREFIX}*"):
+            if time.time() - scratch.stat().st_mtime > _UNFINISHED_S:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_output(

@@ -45,7 +45,7 @@ class Source:
 def source_name(source: object) -> str:
     """What errors call a source: its path, or ``<bytes>``, ``<ModelProto>`` and the like."""
     if isinstance(source, str | os.PathLike):
-        return os.fspath(source)
+        return os.fsdecode(source)
     return f"<{type(source).__name__}>"
 
 
@@ -66,7 +66,7 @@ def read_source(source: str | Path | bytes | onnx.ModelProto) -> Source:
             remedy="give a path, bytes, onnx.ModelProto, onnx_ir.Model, or a torch.nn.Module with "
             "example inputs",
         )
-    path = Path(source)
+    path = Path(os.fsdecode(source))
     return Source(proto=_parse(_read(path), name), folder=path.parent, name=name, owned=True)
 
 

@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.compiler import build, engine_cache
 from tilewright.compiler.engine_cache import EngineCache, key_of
 from tilewright.compiler.options import CompileOptions, Wishes, make_options, make_wishes
-from tilewright.core.errors import BadOption
+from tilewright.core.errors import BadOption, ShapeMismatch
 from unit.compiler.models import feeds_of, network, saved
 
 NOTE = "taken whole from the cache"
@@ -176,3 +176,74 @@ def test_a_folder_that_cannot_be_written_only_costs_time(model: Path, tmp_path: 
         engine = tw.compile(model, threads=1, cache=tmp_path / "cache")
         (note,) = engine.summary["notes"]
         assert note.startswith("the engine is not kept in the cache: ")
+
+
+@pytest.mark.parametrize("verify_feeds", [{"x": [1, [2]]}, {"x": {1, 2}}, {"x": None}, {"x": ...}])
+def test_feeds_that_are_none_are_refused_as_without_a_cache(
+    model: Path, tmp_path: Path, verify_feeds: dict[str, Any]
+) -> None:
+    for source in (model.read_bytes(), model):
+        with pytest.raises(ShapeMismatch, match="x: expected float32"):
+            tw.compile(source, threads=1, cache=tmp_path, verify_feeds=verify_feeds)
+
+
+def test_sequences_that_differ_in_a_part_have_other_keys(model: Path) -> None:
+    long = np.zeros(5000, np.float32)
+    changed = long.copy()
+    changed[2500] = 1
+    lists: list[Any] = [[long], [changed], [long, long], [long, long[:3]], [long[:3]], "ab", ["ab"]]
+    objects = [np.empty(1, object) for _ in range(4)]
+    for array, part in zip(objects, ("a", "b", long, changed), strict=True):
+        array[0] = part
+    keys = [key_of(model, options(), wishes(verify_feeds={"x": x})) for x in (*lists, *objects)]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    endless: list[Any] = []
+    endless.append(endless)
+    for foreign in (endless, object(), np.ma.masked_array(long)):
+        assert key_of(model, options(), wishes(verify_feeds={"x": foreign})) is None
+
+
+def test_a_model_that_changes_while_it_is_compiled_is_not_kept(model: Path, tmp_path: Path) -> None:
+    """The key is of the bytes that were there first, the engine may be of the others."""
+    other = network()
+    other.graph.node[5].op_type = "Sigmoid"
+    first, second = model.read_bytes(), other.SerializeToString()
+
+    def exchange(*_: Any) -> None:
+        model.write_bytes(second)
+
+    for _ in range(2):
+        model.write_bytes(first)
+        engine = tw.compile(model, threads=1, cache=tmp_path, progress=exchange)
+        assert not is_taken(engine)
+    model.write_bytes(first)
+    rebuilt = tw.compile(model, threads=1, cache=tmp_path)
+    assert not is_taken(rebuilt)
+
+
+def test_what_a_killed_process_left_goes(model: Path, tmp_path: Path) -> None:
+    left = [tmp_path / "engines" / f".tilewright-{name}" for name in ("old", "new")]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / "part.tw").write_bytes(bytes(100))
+    os.utime(left[0], (1, 1))
+    tw.compile(model, threads=1, cache=tmp_path)
+    assert [folder.exists() for folder in left] == [False, True]
+
+
+def test_names_of_files_need_not_be_text(model: Path, tmp_path: Path) -> None:
+    class Named:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(strange)
+
+    strange = model.rename(os.fsdecode(os.fsencode(model.parent) + b"/\xff.onnx"))
+    for source in (strange, Named()):
+        assert tw.compile(source, threads=1, cache=tmp_path).run(feeds_of())
+
+
+def test_a_file_beyond_protobuf_is_not_read_for_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert key_of(path, options(), wishes()) is None
