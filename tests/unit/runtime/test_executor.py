@@ -153,7 +153,7 @@ def test_runs_of_other_sizes_share_memory_that_ends_with_the_executor() -> None:
     plans = [host.plan(segment, {"n": size}) for size in (100, 50)]
     first = plans[0].lease()
     assert first.block is not None
-    arena = weakref.ref(first.block.memory.base)
+    arena = weakref.ref(first.block.memory)
     plans[0].release(first)
     other = plans[1].lease()
     assert other.base == first.base

@@ -201,7 +201,7 @@ def test_the_memory_of_contexts_ends_with_their_plan() -> None:
     made = plan()
     context = made.lease()
     assert context.block is not None
-    block = weakref.ref(context.block.memory.base)
+    block = weakref.ref(context.block.memory)
     made.release(context)
     del context
     assert block() is not None

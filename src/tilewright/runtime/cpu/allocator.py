@@ -1,7 +1,8 @@
 """Aligned memory for arenas and tensors.
 
 Input -> Output: a size -> a NumPy array whose first byte is aligned for the widest vectors.
-Guarantees: 64-byte alignment, page alignment from 1 MiB; a size that cannot fit gives an
+Guarantees: 64-byte alignment, page alignment from 1 MiB; ``Pages`` keep what they hold, and the
+pages that were touched, when they grow; a size that cannot fit gives an
 ``OutOfMemory`` that says how much was asked for and how much there is, before memory is touched.
 Not here: which tensor lives where (the memory plan).
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import numpy.typing as npt
 from tilewright.core.errors import InternalError, OutOfMemory
 
 ALIGNMENT = 64
+LARGE_PAGE = 2 << 20
 _PAGE = 4096
 _PAGED_FROM = 1 << 20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -54,6 +58,55 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
     address = address_of(block)
     start = -address % alignment
     return block[start : start + num_bytes], address + start
+
+
+class Pages:
+    """Memory of its own from the system, in large pages where there are any.
+
+    Args:
+        num_bytes: at least so many.
+        purpose: what it is for, in the error.
+
+    Attributes:
+        address: of the first byte, which a growth may change.
+        num_bytes: what there is.
+
+    Raises:
+        OutOfMemory: more than this machine (or its container) has, or the system refuses.
+    """
+
+    def __init__(self, num_bytes: int, purpose: str) -> None:
+        check_fits(num_bytes, purpose)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        try:
+            self._memory = mmap.mmap(-1, _whole_pages(num_bytes), flags=flags)
+        except (OSError, OverflowError) as error:
+            raise _too_much(num_bytes, purpose, "the system refuses it") from error
+        self._purpose = purpose
+        self._look()
+
+    def grow(self, num_bytes: int) -> None:
+        """Makes it larger; what it holds stays, where it lies may change.
+
+        Raises:
+            OutOfMemory: as for new ones.
+        """
+        check_fits(num_bytes, self._purpose)
+        try:
+            self._memory.resize(_whole_pages(num_bytes))
+        except (OSError, OverflowError) as error:
+            raise _too_much(num_bytes, self._purpose, "the system refuses it") from error
+        self._look()
+
+    def _look(self) -> None:
+        self.num_bytes = len(self._memory)
+        self.address = address_of(self._memory)
+        with suppress(OSError):  # a kernel without large pages
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def _whole_pages(num_bytes: int) -> int:
+    return -(-num_bytes // LARGE_PAGE) * LARGE_PAGE
 
 
 def check_fits(num_bytes: int, purpose: str) -> None:

@@ -2,8 +2,8 @@
 
 Input -> Output: a number of bytes -> a block of at least that many, for one run at a time.
 Guarantees: a block is given to one run at a time; a run of new sizes takes memory that earlier runs
-have touched, as the first touch of a page costs more than the work of many a kernel; before memory
-is asked for, idle blocks that are too small are let go.
+have touched, as the first touch of a page costs more than the work of many a kernel: where no idle
+block is large enough, the largest one grows, and the others are let go.
 Not here: what lies where in an arena (runtime.arena), the memory itself (allocator).
 """
 
@@ -16,14 +16,16 @@ from typing import Any
 import numpy.typing as npt
 
 from tilewright.core.forks import renew_in_child
-from tilewright.runtime.cpu.allocator import allocate_at
+from tilewright.runtime.cpu.allocator import LARGE_PAGE, Pages, allocate_at
+
+_PURPOSE = "the memory plan of a run"
 
 
 @dataclass(slots=True, eq=False)
 class Block:
     """Some memory, its address and size (which NumPy is slow to tell)."""
 
-    memory: npt.NDArray[Any]
+    memory: Pages | npt.NDArray[Any]
     address: int
     num_bytes: int
 
@@ -55,10 +57,22 @@ class ArenaPool:
                 found = min(fitting, key=lambda block: block.num_bytes)
                 self._idle.remove(found)
                 return found
+            largest = max(self._idle, key=lambda block: block.num_bytes, default=None)
             self._idle.clear()
-        return Block(*allocate_at(num_bytes, "the memory plan of a run"), num_bytes)
+        return _block(num_bytes, None if largest is None else largest.memory)
 
     def give(self, block: Block) -> None:
         """Makes a block available to other runs."""
         with self._lock:
             self._idle.append(block)
+
+
+def _block(num_bytes: int, memory: Pages | npt.NDArray[Any] | None) -> Block:
+    """A block of that size, of memory that there is where it can grow."""
+    if num_bytes < LARGE_PAGE:
+        return Block(*allocate_at(num_bytes, _PURPOSE), num_bytes)
+    if isinstance(memory, Pages):
+        memory.grow(num_bytes)
+    else:
+        memory = Pages(num_bytes, _PURPOSE)
+    return Block(memory, memory.address, memory.num_bytes)

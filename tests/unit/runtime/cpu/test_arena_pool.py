@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tilewright.core.errors import OutOfMemory
+from tilewright.runtime.cpu.allocator import LARGE_PAGE
 from tilewright.runtime.cpu.arena_pool import ArenaPool
 
 
@@ -33,12 +35,37 @@ def test_the_last_block_comes_first_and_then_the_smallest() -> None:
 def test_small_blocks_are_let_go_before_a_larger_one_is_made() -> None:
     pool = ArenaPool()
     small = pool.take(64, 0)
-    memory = weakref.ref(small.memory.base)
+    memory = weakref.ref(small.memory)
     pool.give(small)
     del small
-    assert pool.take(1 << 20, 0).memory.nbytes == 1 << 20
+    assert pool.take(1 << 20, 0).num_bytes == 1 << 20
     gc.collect()
     assert memory() is None
+
+
+def test_a_large_block_grows_and_keeps_its_pages() -> None:
+    """What was touched is not touched again: the system would have to clear new pages."""
+    pool, size = ArenaPool(), 2 * LARGE_PAGE
+    blocks = [pool.take(size, 0), pool.take(LARGE_PAGE, 0)]
+    ctypes.memset(blocks[0].address, 7, size)
+    smaller = weakref.ref(blocks[1].memory)
+    for block in blocks:
+        pool.give(block)
+    del block, blocks
+    grown = pool.take(5 * LARGE_PAGE + 1, 0)
+    assert grown.num_bytes == 6 * LARGE_PAGE
+    assert ctypes.string_at(grown.address, size) == b"\7" * size
+    assert ctypes.string_at(grown.address + size, 4 * LARGE_PAGE) == bytes(4 * LARGE_PAGE)
+    gc.collect()
+    assert smaller() is None
+
+
+def test_a_growth_that_does_not_fit_is_told() -> None:
+    pool = ArenaPool()
+    pool.give(pool.take(LARGE_PAGE, 0))
+    with pytest.raises(OutOfMemory, match="the memory plan of a run needs"):
+        pool.take(1 << 60, 0)
+    assert pool.take(LARGE_PAGE, 0).num_bytes == LARGE_PAGE
 
 
 def test_blocks_are_aligned_and_what_does_not_fit_is_told() -> None:
