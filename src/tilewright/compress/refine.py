@@ -2,7 +2,7 @@
 
     for each element j of a patch:  q_j = round(w'_j - (G off)_j / G_jj),  off = w' - w
     w': what the integers stand for;  G: second moments of the inputs, their diagonal raised by 1 %
-Input -> Output: integers of some rounding -> integers whose error on G is no greater.
+Input -> Output: integers of some rounding -> integers whose error on the raised G is no greater.
 Guarantees: deterministic; memory is a few times that of the weights.
 Not here: where the integers come from (gptq, blocks).
 """

@@ -114,45 +114,48 @@ def search(
         progress=progress,
     )
     path.walk(found)
-    chosen = _fastest(path, clock, engines)
+    candidates = _candidates(path.front())
+    chosen, measured_us = _fastest(candidates, clock, engines)
     descent = None
     if prove:
         descent = descend(
             clock, chosen, simulator.nodes, lambda left: path.point(left).within, progress
         )
-        chosen = descent.left
-    return _front(path, clock, engines, chosen, descent)
+        if descent.left != chosen:
+            chosen, measured_us = _fastest({"proven": descent.left}, clock, engines)
+    return _front(path, chosen, measured_us, num_rows(feeds), descent)
 
 
-def _fastest(path: _Path, clock: Clock, engines: dict[str, Engine]) -> Left:
-    """The choice that is fastest by the clock, of those that should be."""
-    names = _candidates(path.front())
-    for name, left in names.items():
-        if name not in engines:
-            engines[name] = clock.engine(left)
-    times = clock.times(engines)
-    return names[min(names, key=lambda name: (times[name], len(names[name])))]
+def _fastest(
+    candidates: Mapping[str, Left], clock: Clock, engines: Mapping[str, Engine]
+) -> tuple[Left, dict[str, float]]:
+    """The fastest candidate by the clock, and times of the float model, of int8, and of it."""
+    running = dict(engines)
+    for name, left in candidates.items():
+        if name not in running:
+            running[name] = clock.engine(left)
+    times = clock.times(running)
+    best = min(candidates, key=lambda name: (times[name], len(candidates[name])))
+    return candidates[best], {**{name: times[name] for name in engines}, "chosen": times[best]}
 
 
 def _front(
     path: _Path,
-    clock: Clock,
-    engines: Mapping[str, Engine],
     chosen: Left,
+    measured_us: Mapping[str, float],
+    samples: int,
     descent: Descent | None,
 ) -> Front:
     """What is told of it all."""
     path.point(chosen)
     points = path.front()
-    timed = {"float": engines["float"], "int8": engines["int8"]}
-    timed["chosen"] = clock.engine(chosen) if chosen else engines["int8"]
     return Front(
         budget=str(path.budget),
         points=points,
         chosen=next(n for n, one in enumerate(points) if frozenset(one.float_nodes) == chosen),
         optimal=optimal_points(points),
-        measured_us=clock.times(timed),
-        samples=num_rows(clock.feeds),
+        measured_us=measured_us,
+        samples=samples,
         moves=() if descent is None else descent.moves,
         steps=0 if descent is None else descent.steps,
     )

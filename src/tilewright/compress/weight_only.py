@@ -48,6 +48,9 @@ BLOCK = 32
 _KINDS = ("int8", "int4")
 _PRODUCTS = ("MatMul", "Gemm")
 _COLUMNS = 4096  # at a time
+# Of the mean diagonal of moments: with 1 % results on other text are 5 to 15 % worse, and with
+# 20 % some layers lose more than others gain (SmolLM2, 20,000 tokens).
+_RAISED = 0.05
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -274,16 +277,18 @@ def _made(
 
 def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> QuantizedLayer:
     layer, rows = choice.layer, choice.rows
-    gram = None
+    gram = raised = None
     if moments is not None:
         if (reason := why_none(moments)) is None:
             gram = moments.gram(centred=False)
+            raised = gram + _raise(gram) * np.eye(gram.shape[-1])
         else:
             log.add(STAGE, layer.node, "rounded to the nearest", (("gptq", reason),))
-    grid = best_grid(rows, choice.block, choice.bits, moments=_of_blocks(gram, choice.block))
+    of_blocks = None if raised is None else _of_blocks(raised, choice.block)
+    grid = best_grid(rows, choice.block, choice.bits, moments=of_blocks)
     codes = grid.nearest(rows)
-    if gram is not None:
-        codes = _with_moments(rows, grid, gram, codes)
+    if raised is not None:
+        codes = _with_moments(rows, grid, raised, codes)
     _note_error(choice, grid.floats(codes) - rows, gram, log)
     integers = codes.astype(grid.dtype)
     scale, zero, axis = grid.scale, grid.zero.astype(grid.dtype), 0
@@ -294,15 +299,15 @@ def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> Quan
     return QuantizedLayer(node=layer.node, weights=integers, params=params)
 
 
-def _of_blocks(gram: Array | None, block: int) -> Array | None:
-    """The moments of the rows of each block; inputs that were always 0 count a little too."""
-    if gram is None:
-        return None
+def _raise(gram: Array) -> float:
+    """What the diagonal is raised by, so that integers do not fit the calibration data alone."""
+    return float(_RAISED * np.trace(gram[0]) / gram.shape[-1]) + _TINY
+
+
+def _of_blocks(gram: Array, block: int) -> Array:
+    """The moments of the rows of each block."""
     groups = gram.shape[-1] // block
-    split = gram[0].reshape(groups, block, groups, block)
-    own: Array = np.einsum("gigj->gij", split)
-    more = 0.01 * np.trace(gram[0]) / gram.shape[-1] + _TINY
-    found: Array = own + more * np.eye(block)
+    found: Array = np.einsum("gigj->gij", gram[0].reshape(groups, block, groups, block))
     return found
 
 

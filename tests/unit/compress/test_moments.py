@@ -10,9 +10,10 @@ import pytest
 from tilewright.compress.adaround import adaround
 from tilewright.compress.affine import dequantize, quantize, quantize_weights
 from tilewright.compress.bias_correction import corrected, mean_error
-from tilewright.compress.gptq import gptq, squared_errors
+from tilewright.compress.gptq import Steps, closer, factor_of, gptq, squared_errors
 from tilewright.compress.layers import Layer, find_layers
 from tilewright.compress.moments import Moments, as_matrix, from_matrix
+from tilewright.compress.refine import refine
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import reference
 from tilewright.graph.quantizable import Quantizable
@@ -143,3 +144,38 @@ def test_only_means_when_only_these_were_asked_for() -> None:
     np.testing.assert_allclose(moments.mean[0], x.mean(0), atol=1e-5)
     with pytest.raises(ValueError, match="no second ones"):
         moments.gram(centred=True)
+
+
+def test_moving_single_integers_comes_closer_than_one_pass() -> None:
+    layer, x = _product()
+    rows = layer.weights.astype(np.float64)[None]  # [1, 24, 10]
+    gram = (x.T @ x / len(x)).astype(np.float64)[None]
+    raised = gram + 0.01 * np.trace(gram[0]) / 24 * np.eye(24)
+    scale = np.abs(rows).reshape(1, 3, 8, 10).max(2) / 7
+    steps = Steps(scale=scale, zero=np.full_like(scale, 8), block=8, limits=(0, 15))
+    nearest = np.clip(np.rint(rows / scale.repeat(8, 1)) + 8, 0, 15)
+    once = closer(rows, steps, gram, factor_of(gram, ordered=True), nearest)
+    found = refine(once, rows, steps, gram)
+    assert found.min() >= 0
+    assert found.max() <= 15
+    np.testing.assert_array_equal(found, np.rint(found))
+
+    def error(codes: Any) -> Any:
+        return squared_errors(steps.floats(codes) - rows, raised)
+
+    assert (error(found) <= error(once) * (1 + 1e-6)).all()
+    assert error(found).sum() < 0.95 * error(once).sum() < 0.5 * error(nearest).sum()
+
+
+def test_elements_are_found_again_in_any_order() -> None:
+    """Groups with orders of their own; where moments are of each element alone, all is nearest."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((2, 12, 5))
+    gram = np.stack([np.diag(rng.exponential(1, 12)) for _ in range(2)])
+    scale = rng.uniform(0.1, 0.3, (2, 3, 5))
+    steps = Steps(scale=scale, zero=np.zeros_like(scale), block=4, limits=(-127, 127))
+    nearest = np.rint(rows / scale.repeat(4, 1))
+    for ordered in (False, True):
+        found = closer(rows, steps, gram, factor_of(gram, ordered=ordered), nearest)
+        np.testing.assert_array_equal(found, nearest)
+    np.testing.assert_array_equal(refine(nearest, rows, steps, gram), nearest)
