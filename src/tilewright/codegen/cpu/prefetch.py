@@ -15,11 +15,14 @@ from collections.abc import Sequence
 
 from tilewright.codegen.cpu.traits import ONE, is_product, num_points, reduces_of
 from tilewright.core.shape import Dim, product
+from tilewright.kernel.dot import is_dot, kind_of
 from tilewright.kernel.ir import Load, Reduce, walk
 from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
 
+_TILED = ("contraction", "dot_product")
 _MOST_TILES = 16
+_ALIAS_BYTES = 1 << 16  # lines so far apart push each other out: products take twice as long
 _CACHE_BYTES = 1 << 18  # a part of the second cache
 
 
@@ -27,7 +30,7 @@ def asked_ahead(
     nest: Nest, schedule: Schedule, digits: Sequence[tuple[str, Dim]]
 ) -> dict[int, int]:
     """Bytes from each load's address to the same place of the next panel, by id of the load."""
-    if schedule.tactic != "contraction" or schedule.vector is None:
+    if schedule.tactic not in _TILED or schedule.vector is None:
         return {}
     found: dict[int, int] = {}
     for reduce in filter(is_product, reduces_of(nest)):
@@ -50,7 +53,12 @@ def _distance(
     moving = [
         place for place, (name, count) in enumerate(digits) if form.terms.get(name) and count != ONE
     ]
-    if form.rest or form.stride(vector) != ONE or not moving:
+    if (
+        form.rest
+        or form.stride(vector) != _lane_step(reduce)
+        or not moving
+        or _is_data(node, nest, schedule)
+    ):
         return None
     name, _ = digits[moving[-1]]
     panels = product(size for _, size in digits[_first_of_run(moving, digits) : moving[-1] + 1])
@@ -67,7 +75,24 @@ def _distance(
     if tiles.const > _MOST_TILES or panel > _CACHE_BYTES:
         return None
     distance = step.const * item
+    if schedule.tactic == "dot_product" and (tiles == ONE or distance % _ALIAS_BYTES == 0):
+        return None  # read once, in order; or see above
     return distance if distance * panels.const > _CACHE_BYTES else None
+
+
+def _lane_step(reduce: Reduce) -> Dim:
+    """How far apart lanes of a panel lie: the factors of a dot product lie beside each other."""
+    kind = kind_of(reduce)
+    return Dim.of(kind.unit) if kind is not None and is_dot(reduce) else ONE
+
+
+def _is_data(node: Load, nest: Nest, schedule: Schedule) -> bool:
+    """True for what each row of a tile reads elsewhere: windows of an image, no panel."""
+    form = nest.loads[id(node)]
+    rows = [
+        axis for axis, count in schedule.unroll.items() if axis != schedule.vector and count > 1
+    ]
+    return bool(rows) and all(form.terms.get(axis) for axis in rows)
 
 
 def _first_of_run(moving: Sequence[int], digits: Sequence[tuple[str, Dim]]) -> int:

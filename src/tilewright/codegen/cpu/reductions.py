@@ -88,6 +88,9 @@ class Reducer:
         """One point of a reduction, for all variants; asks for what the next panel has there."""
         for one, cell in zip(variants, cells, strict=True):
             self.add(expr, one, cell, lanes)
+        self._ask_ahead(expr, variants)
+
+    def _ask_ahead(self, expr: Reduce, variants: Sequence[Variant]) -> None:
         ev, asked = self.ev, set[object]()
         for node in walk(expr.body) if ev.ahead else ():
             if isinstance(node, Load) and id(node) in ev.ahead:
@@ -122,6 +125,7 @@ class Reducer:
         def innermost() -> None:
             for one, cell in zip(variants, cells, strict=True):
                 b.store(accumulate(self.ev, dot, b.load(kind, cell), one), cell)
+            self._ask_ahead(expr, variants)
 
         self.ev.frame.position[dot.axis] = index(0)
         self.loops(axes, innermost, expr.body, variants)

@@ -7,9 +7,10 @@ import pytest
 
 from tilewright.codegen.cpu.generate import generate
 from tilewright.codegen.cpu.target import host_target, named_target
+from tilewright.core.dtypes import INT8, INT32, UINT8
 from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
-from tilewright.kernel.ir import Axis, Kernel, reduce_axes
+from tilewright.kernel.ir import Axis, Buffer, Kernel, reduce_axes
 from unit.codegen.cpu.kernels import N, buffer, pure
 from unit.codegen.cpu.native import run_native
 
@@ -54,6 +55,44 @@ def test_small_matrices_in_a_row_are_asked_for_as_one_large(images: int, asks: b
         ),
     )
     assert ("llvm.prefetch" in generate(kernel, WIDE).text) == asks
+
+
+def test_windows_of_an_image_are_no_panels() -> None:
+    # A depthwise convolution: each row of a tile reads its own pixels, all read the same weights.
+    x, w = buffer("x", 40, 44, 44, 16), buffer("w", 40, 5, 5, 16)
+    axes = Axis("kh", Dim.of(5)), Axis("kw", Dim.of(5))
+    kernel = pure(
+        buffer("out", 40, 40, 40, 16),
+        (x, w),
+        lambda c, h, v, i: reduce_axes(
+            "sum",
+            axes,
+            x[c, h + axes[0].var, v + axes[1].var, i] * w[c, axes[0].var, axes[1].var, i],
+        ),
+    )
+    assert "llvm.prefetch" not in generate(kernel, WIDE).text
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "asks"),
+    [(40, 512, True), (14, 512, False), (40, 2048, False)],  # one tile; lines that meet
+)
+def test_panels_of_dot_products(rows: int, depth: int, asks: bool) -> None:
+    quads = Axis("k", Dim.of(depth // 4)), Axis("j", Dim.of(4))
+    a = Buffer("a", UINT8, (Dim.of(rows), Dim.of(depth // 4), Dim.of(4)))
+    w = Buffer("w", INT8, (Dim.of(64), Dim.of(depth // 4), Dim.of(16), Dim.of(4)))
+    k, j = (axis.var for axis in quads)
+    out = Buffer("out", INT32, (Dim.of(rows), Dim.of(64), Dim.of(16)))
+    kernel = pure(
+        out,
+        (a, w),
+        lambda m, o, i: reduce_axes(
+            "sum", quads, a[m, k, j].cast(INT32) * w[o, k, i, j].cast(INT32)
+        ),
+    )
+    made = generate(kernel, WIDE)
+    assert made.stages[0].schedule.tactic == "dot_product"
+    assert ("llvm.prefetch" in made.text) == asks
 
 
 def test_a_step_asks_once_for_each_vector_of_weights() -> None:
