@@ -52,6 +52,7 @@ from tilewright.lower.fine_blocks import fine_buffers
 from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.skipped_pixels import pixels_side_by_side
 from tilewright.lower.strassen import apply_strassen
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
@@ -116,6 +117,7 @@ def choose_layouts(
     constants = {**constants, **added}
     layouts: dict[str, Layout] = {}
     if "layout" not in disabled:
+        items = pixels_side_by_side(items, constants, block, log)
         given = constants
 
         def is_convolution(kernel: Kernel) -> bool:
