@@ -38,12 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     has_assets, has_gpu = find_assets() is not None, shutil.which("nvidia-smi") is not None
     no_nvrtc = pytest.mark.skip(reason="no CUDA compiler: pip install .[cuda]")
     has_nvrtc = importlib.util.find_spec("cuda") is not None
-    for item in items:
-        if "assets" in item.keywords and not has_assets:
+    for item in items:  # by marker: folders, that of the checkout too, are keywords as well
+        if item.get_closest_marker("assets") and not has_assets:
             item.add_marker(no_assets)
-        if "gpu" in item.keywords and not has_gpu:
+        if item.get_closest_marker("gpu") and not has_gpu:
             item.add_marker(no_gpu)
-        if "nvrtc" in item.keywords and not has_nvrtc:
+        if item.get_closest_marker("nvrtc") and not has_nvrtc:
             item.add_marker(no_nvrtc)
 
 
