@@ -193,8 +193,14 @@ TW_FN float tw_rough_erf(float x) {
             t * 1.061405429f))));
   return copysignf(1.0f - p * tw_exp2(-1.4426950408889634f * a * a), x);
 }
+// x P(X < x) = max(x, 0) - a P(X > a) for a = |x| and a normal X, whose tail's logarithm is almost a
+// polynomial: within 3e-7 for all x, and within 4e-7 |x|.
 TW_FN float tw_rough_gelu(float x) {
-  return 0.5f * x * (1.0f + tw_rough_erf(x * 0.70710678118654752f));
+  float a = fminf(fabsf(x), 8.0f);
+  float p = -1.0f + a * (-1.1511269298056728f + a * (-0.4590439215668659f +
+            a * (-0.05294858398670941f + a * (0.007670805958619141f + a * (-0.0005757989069619427f +
+            a * (-1.2794698246198167e-05f + a * 4.2783701813670665e-06f))))));
+  return (x < 0 ? 0.0f : x) - a * tw_exp2(p);
 }
 TW_FN float tw_modulo(float a, float b) {
   float m = fmodf(a, b);
