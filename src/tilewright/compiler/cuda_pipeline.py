@@ -20,6 +20,7 @@ from tilewright.compiler.compile_kernels import finish
 from tilewright.compiler.contracts import check_program
 from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.compiler.depth_last import depth_last_program
+from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
@@ -45,6 +46,7 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
             narrow_program(draft, builder.constants, build.log)
         with build.stage("layout"):
             channels_last_program(draft, builder.constants, build.log)
+            fold_columns_program(draft, builder.constants, build.log)
             pad_channels_program(draft, builder.constants, build.log)
             depth_last_program(draft, builder.constants, build.log)
         if "attention" not in build.options.disable:

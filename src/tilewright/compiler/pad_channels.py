@@ -56,7 +56,7 @@ def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
     kernels = [item for item in step.items if isinstance(item, Kernel)]
     viewed = {item.source.name for item in step.items if isinstance(item, View)}
     for copy in kernels:
-        image = copy.outputs[0] if _is_copy(copy) else None
+        image = copy.outputs[0] if is_copy(copy) else None
         if image is None or image.name in viewed or image.name in step.keep:
             continue
         if not image.shape[-1].is_const or image.shape[-1].const >= _CHUNK:
@@ -76,7 +76,7 @@ def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
         log.add("layout", copy.name, f"{image.shape[-1]} channels of {image.name} padded to 8")
 
 
-def _is_copy(kernel: Kernel) -> bool:
+def is_copy(kernel: Kernel) -> bool:
     """Whether a kernel rounds what is outside of the segment to float16, element by element."""
     if not kernel.is_pure or kernel.outputs[0].dtype is not FLOAT16:
         return False

@@ -1,4 +1,4 @@
-"""What happens to float16 drafts for GPUs: weights by depth, padded channels, joined attention."""
+"""What happens to float16 drafts for GPUs: layouts of weights and images, joined attention."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tilewright.compiler.build_program import Builder, DraftProgram
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.depth_last import depth_last_program
+from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
@@ -84,6 +85,44 @@ def test_few_channels_of_an_image_are_padded() -> None:
     assert shapes["x$copy$padded"] == [2, 9, 8, 8]
     after = values_of(draft, builder.constants, feeds)["y"]
     np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-4)
+
+
+def _image(size: int, strides: list[int], pads: list[int], channels: int = 3) -> onnx.ModelProto:
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=pads, strides=strides),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("GlobalAveragePool", ["r"], ["y"], name="pool"),
+    ]
+    return model_of(
+        nodes,
+        inputs=[tensor_info("x", (2, channels, 17, 22))],
+        outputs=["y", "r"],
+        weights={"w": normal(16, channels, size, size), "b": normal(16)},
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 6, 7])
+@pytest.mark.parametrize("strides", [[2, 2], [1, 2], [3, 2]])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [3, 2, 0, 5]])
+def test_two_columns_of_an_image_are_folded(size: int, strides: list[int], pads: list[int]) -> None:
+    builder, draft, build = _narrow(_image(size, strides, pads))
+    feeds = {"x": normal(2, 3, 17, 22, seed=3)}
+    before = values_of(draft, builder.constants, feeds)
+    fold_columns_program(draft, builder.constants, build.log)
+    assert any(b.name == "x$copy$folded" for k in kernels_of(draft) for b in k.inputs)
+    after = values_of(draft, builder.constants, feeds)
+    for name in ("y", "r"):
+        np.testing.assert_allclose(after[name], before[name], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [_image(3, [2, 1], [1, 1, 1, 1]), _image(3, [2, 2], [1, 1, 1, 1], channels=5)],
+)
+def test_images_whose_columns_cannot_be_folded_stay(model: onnx.ModelProto) -> None:
+    builder, draft, build = _narrow(model)
+    fold_columns_program(draft, builder.constants, build.log)
+    assert not any("folded" in b.name for k in kernels_of(draft) for b in k.inputs)
 
 
 def _attention(width: int = 32, *, shared: bool = False, guarded: bool = True) -> onnx.ModelProto:
