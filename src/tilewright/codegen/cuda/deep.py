@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tilewright.codegen.cuda import vector
 from tilewright.codegen.cuda.deep_tile import DEPTH, DeepTile, choose_deep_tile
 from tilewright.codegen.cuda.operands import CHUNK, Match, Operand, draft_of, match
-from tilewright.codegen.cuda.plan import ONE, Draft, Shape
+from tilewright.codegen.cuda.plan import ONE, Draft, Shape, with_registers
 from tilewright.codegen.cuda.wgmma import wgmma_text
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.kernel.affine import Affine
@@ -102,6 +102,7 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         threads=tile.threads,
         shared_bytes=tile.shared_bytes,
         cluster=tile.split,
+        resident=with_registers(tile.resident, tile.threads, tile.rows * tile.columns),
         releases=True,
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh"),

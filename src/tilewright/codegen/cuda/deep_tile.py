@@ -2,7 +2,8 @@
 
 Input -> Output: rows, columns, depth, number of products -> ``DeepTile``.
 Method: the least time by a linear model, whose rates were fitted to 980 timed kernels of 48 sizes
-on one H200 (its choices took 3 % longer than the best). Not here: timing tiles on the GPU at hand.
+on one H200 (its choices took 3 % longer than the best), and the last one to what blocks after the
+first ones cost in networks. Not here: timing tiles on the GPU at hand.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SMALL, _FEW_STEPS = 128 * 128, 2  # outputs of blocks that read a matrix soon a
 _GROUP = 64  # rows that 4 warps multiply together on Hopper
 _RATES_US = (
     *(0.5355, 0.3067, 0.2723, 0.2318, 1.1383, 0.1571, 1.2204),
-    *(1.138, 2.642, 0.5676, 1.0805, 0.0631),
+    *(1.138, 2.642, 0.5676, 1.0805, 0.0631, 1.2),
 )
 SPLITS = (1, 2, 4, 8)
 
@@ -60,6 +61,11 @@ class DeepTile:
     def stage_bytes(self) -> int:
         """Shared memory of a step's operands."""
         return (self.rows + self.columns) * DEPTH * 2
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has shared memory for at once."""
+        return max(1, min(_MOST_RESIDENT, _MOST_BYTES // self.shared_bytes))
 
     @property
     def panel(self) -> int:
@@ -121,11 +127,11 @@ def choose_deep_tile(
 
 def predict_us(tile: DeepTile, rows: int, columns: int, depth: int, count: int) -> float:
     """The model, by its terms: launch; each tile; what steps move, multiply, wait for, cost by
-    themselves; sums that are stored; blocks that share a sum; rows too few for groups of warps.
+    themselves; sums that are stored; blocks that share a sum; rows too few for groups of warps;
+    sums that are stored while no other blocks multiply.
     """
     blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * count * tile.split
-    resident = max(1, min(_MOST_RESIDENT, _MOST_BYTES // tile.shared_bytes))
-    together = min(resident, -(-blocks // _MULTIPROCESSORS))
+    together = min(tile.resident, -(-blocks // _MULTIPROCESSORS))
     waves = -(-blocks // (_MULTIPROCESSORS * together))
     steps = -(-depth // DEPTH)
     steps = -(-steps // tile.split)
@@ -144,5 +150,6 @@ def predict_us(tile: DeepTile, rows: int, columns: int, depth: int, count: int) 
         (tile.split > 1) * outputs * 1e-4,
         flat * waves * steps * 0.1,
         flat * waves * together,
+        (waves - 1) * outputs * 1e-4,
     )
     return sum(rate * term for rate, term in zip(_RATES_US, terms, strict=True))

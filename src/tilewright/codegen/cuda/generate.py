@@ -106,7 +106,8 @@ def generate(
 
 def _head(shape: Shape) -> str:
     cluster = f" __cluster_dims__({shape.cluster}, 1, 1)" if shape.cluster > 1 else ""
-    return f'extern "C" __global__ void __launch_bounds__({shape.threads}){cluster}'
+    bounds = f"{shape.threads}, {shape.resident}" if shape.resident > 1 else f"{shape.threads}"
+    return f'extern "C" __global__ void __launch_bounds__({bounds}){cluster}'
 
 
 @cache

@@ -17,6 +17,16 @@ from tilewright.kernel.nest import Nest
 from tilewright.runtime.program import Matrix
 
 ONE = Dim.of(1)
+_REGISTERS = 65536  # of a multiprocessor
+_WORKING_REGISTERS = 46  # of a thread, beside its sums
+
+
+def with_registers(resident: int, threads: int, sums: int) -> int:
+    """How many of the blocks that are to be resident have registers for their sums."""
+    for count in range(resident, 1, -1):
+        if sums // threads + _WORKING_REGISTERS <= _REGISTERS // (count * threads):
+            return count
+    return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,7 @@ class Shape:
         threads: of a block.
         shared_bytes: dynamic shared memory of a block.
         cluster: neighbouring blocks that read each other's shared memory.
+        resident: blocks that a multiprocessor is to have registers for at once.
         releases: the next kernel may be launched when this one's last block is. Short blocks
             that need most of the GPU would wait for room behind blocks that only wait.
         begins: its code waits for the kernel before it (``tw_begin``) by itself.
@@ -41,6 +52,7 @@ class Shape:
     threads: int
     shared_bytes: int = 0
     cluster: int = 1
+    resident: int = 1
     releases: bool = False
     begins: bool = False
     preludes: tuple[str, ...] = ()

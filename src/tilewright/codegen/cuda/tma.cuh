@@ -29,13 +29,19 @@ TW_FN void tw_fetch_box(u16* to, const TwMap* map, int k, int row, u64* barrier)
                "r"(row), "r"(tw_shared_address(barrier)) : "memory");
 }
 
-// BM x BN outputs by GROUPS of 4 warps. FIXED: the columns' operand is a constant, which is fetched
-// before the kernel before this one has ended.
-template <int BM, int BN, int GROUPS, int STAGES, bool FIXED>
+// BM x BN outputs by GROUPS of 4 warps. TURNS: each group has tiles of its own, so that one stores
+// while another multiplies. FIXED: the columns' operand is a constant, which is fetched before the
+// kernel before this one has ended.
+template <int BM, int BN, int GROUPS, int STAGES, bool TURNS, bool FIXED>
 struct TwMatrix {
   static constexpr int DEPTH = 64, WARPS = 4 * GROUPS, BAND = 8;
   static constexpr int A_SIZE = BM * DEPTH, STAGE = (BM + BN) * DEPTH;
-  static constexpr int MI = BM / (64 * GROUPS), NI = BN / 8;
+  static constexpr int MI = BM / (TURNS ? 64 : 64 * GROUPS), NI = BN / 8;
+
+  // Which rows of a tile a group multiplies.
+  static __device__ __forceinline__ int first_row() {
+    return TURNS ? 0 : (int)threadIdx.x / 128 * MI * 64;
+  }
 
   // Tiles in bands of some rows, so that blocks at work share operands in the cache.
   static __device__ __forceinline__ void place(int tile, int down, int across, int& m, int& n) {
@@ -48,7 +54,7 @@ struct TwMatrix {
   static __device__ __forceinline__ void multiply(const u16* a, const u16* b,
                                                   float (&sums)[MI][NI][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    a += warp / 4 * MI * 64 * DEPTH;
+    a += first_row() * DEPTH;
 #if TW_WGMMA
     u64 left = tw_wgmma_rows(a), right = tw_wgmma_rows(b);
 #pragma unroll
@@ -110,7 +116,7 @@ struct TwMatrix {
     for (int i = 0; i < MI; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        int m = m0 + (warp / 4 * MI + i) * 64 + warp % 4 * 16 + half * 8 + lane / 4;
+        int m = m0 + first_row() + i * 64 + warp % 4 * 16 + half * 8 + lane / 4;
 #pragma unroll
         for (int first = 0; first < UNITS; first += TOGETHER) {
           int n = n0 + (first * 4 + lane % 4) * 8;
@@ -137,23 +143,34 @@ struct TwMatrix {
     u16* tiles = (u16*)(tw_shared + (1024 - (tw_shared_address(tw_shared) & 1023)) % 1024);
     u64* full = (u64*)(tiles + STAGES * STAGE);
     u64* empty = full + STAGES;
+    u64* turns = empty + STAGES;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
+      for (int k = 0; k < GROUPS; ++k) tw_barrier_init(turns + k, 4);
       for (int k = 0; k < STAGES; ++k) {
         tw_barrier_init(full + k, 1);
-        tw_barrier_init(empty + k, WARPS);
+        tw_barrier_init(empty + k, TURNS ? 4 : WARPS);
       }
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (warp == WARPS) {
-      if (lane == 0) fetch_all(map_a, map_b, tiles, full, empty, M, N, K);
-      return;
-    }
+    if (warp < WARPS) multiply_all(tiles, full, empty, turns, M, N, K, read, store);
+    else if (lane == 0) fetch_all(map_a, map_b, tiles, full, empty, M, N, K);
+  }
+
+  // A group begins a tile when the one before has read all steps of the tile before: a barrier is
+  // never waited for while it is two rounds behind, which it could not tell.
+  template <class Read, class Store>
+  static __device__ __forceinline__ void multiply_all(const u16* tiles, u64* full, u64* empty,
+                                                      u64* turns, int M, int N, int K,
+                                                      Read& read, Store& store) {
     tw_begin();
     int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, steps = (K + DEPTH - 1) / DEPTH;
-    int number = 0;
+    int turn = -1, lane = threadIdx.x % 32;
     for (int tile = blockIdx.x; tile < down * across; tile += gridDim.x) {
+      int number = ++turn * steps;
+      if (TURNS && turn % GROUPS != (int)threadIdx.x / 128) continue;
+      if (TURNS && turn > 0) tw_barrier_wait(turns + turn % GROUPS, (turn - 1) / GROUPS & 1);
       float sums[MI][NI][4];
 #pragma unroll
       for (int i = 0; i < MI; ++i)
@@ -177,6 +194,7 @@ struct TwMatrix {
         if (lane == 0) tw_barrier_arrive(empty + slot);
 #endif
       }
+      if (TURNS && lane == 0) tw_barrier_arrive(turns + (turn + 1) % GROUPS);
 #if TW_WGMMA
       tw_wgmma_wait<0>();
       if (lane == 0) tw_barrier_arrive(empty + (number + STAGES - 1) % STAGES);

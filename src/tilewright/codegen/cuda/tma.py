@@ -12,7 +12,7 @@ from __future__ import annotations
 from tilewright.codegen.cuda.deep import early_reads, write_store
 from tilewright.codegen.cuda.operands import CHUNK, Match, Operand
 from tilewright.codegen.cuda.plan import ONE, Draft, Shape
-from tilewright.codegen.cuda.tma_tile import MULTIPROCESSORS, TmaTile, choose_tma_tile
+from tilewright.codegen.cuda.tma_tile import TmaTile, choose_tma_tile
 from tilewright.codegen.cuda.wgmma import wgmma_text
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim
@@ -53,14 +53,16 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     write_store(writer, found)
     assert found.right.source is not None
     fixed = "true" if found.right.source.buffer in draft.constants else "false"
-    parameters = f"{tile.rows}, {tile.columns}, {tile.groups}, {tile.stages}, {fixed}"
+    turns = "true" if tile.turns else "false"
+    sizes = f"{tile.rows}, {tile.columns}, {tile.groups}, {tile.stages}"
+    parameters = f"{sizes}, {turns}, {fixed}"
     writer.line(f"TwMatrix<{parameters}>::run(&map0, &map1, M, N, K, read, store);")
-    tiles = rows.ceildiv(tile.rows) * columns.ceildiv(tile.columns)
     return Shape(
         tactic=f"{name}({tile.text})",
-        grid=(Dim.of(min(tiles.const, MULTIPROCESSORS * tile.resident)), ONE, ONE),
+        grid=(Dim.of(tile.blocks(rows.const, columns.const)), ONE, ONE),
         threads=tile.threads,
         shared_bytes=tile.shared_bytes,
+        resident=tile.resident,
         releases=True,
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh", "tma.cuh"),

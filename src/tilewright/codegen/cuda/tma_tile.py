@@ -1,13 +1,14 @@
 """How large the blocks of a product of matrices are that the copy engine fetches (tma.cuh).
 
 Input -> Output: rows, columns, depth -> ``TmaTile``.
-Method: the least time by a linear model, whose rates were fitted to 493 timed kernels of 36 sizes
-on one H200 (its choices took 2 % longer than the best). Not here: timing tiles on the GPU at hand.
+Method: the least time by a linear model, whose rates were fitted to 367 timed kernels of 22 sizes
+with what follows products in networks, on one H200 (its choices took 4 % longer than the best).
+Not here: timing tiles on the GPU at hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MULTIPROCESSORS = 132
 DEPTH = 64  # halves of a step
@@ -15,19 +16,27 @@ _ALIGNMENT, _BARRIERS = 1024, 16
 _MOST_BYTES = 226 * 1024
 _SHARED_BYTES = 112 * 1024  # with which two blocks share a multiprocessor
 _MOST_STAGES = 12
-_SMALL, _FEW_STEPS = 128 * 128, 2  # outputs of blocks that read a matrix soon after they begin
-_RATES_US = (1.271, 0.1114, 0.2, 0.1945, 1.1715, 0.1814, 0.9145)
+_MOST_SUMS = 64  # of a thread, where two blocks share the registers
+_SMALL, _FEW_STEPS = 128 * 128, 4  # outputs of blocks that store soon after they begin
+_RATES_US = (0.6075, 0.6582, 0.2126, 1.3546, 0.2761, 1.2817)
+_RATES_IN_TURNS_US = (0.0, 0.2867, 0.2103, 1.6013, 0.1541, 0.8178)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TmaTile:
-    """Outputs of a block, groups of 4 warps that multiply, steps in flight."""
+    """Outputs of a tile, groups of 4 warps that multiply, steps in flight.
+
+    Attributes:
+        resident: blocks of a multiprocessor.
+        turns: each group has tiles of its own, instead of a part of each.
+    """
 
     rows: int
     columns: int
     groups: int
     stages: int
     resident: int = 1
+    turns: bool = False
 
     @property
     def threads(self) -> int:
@@ -35,14 +44,25 @@ class TmaTile:
         return 128 * self.groups + 32
 
     @property
+    def sums(self) -> int:
+        """Sums of a thread."""
+        return self.rows * self.columns // (128 * (1 if self.turns else self.groups))
+
+    @property
     def text(self) -> str:
         """For reports."""
-        return f"{self.rows}x{self.columns}x{DEPTH}, stages={self.stages}, copy engine"
+        how = ", groups in turns" if self.turns else ""
+        return f"{self.rows}x{self.columns}x{DEPTH}, stages={self.stages}, copy engine{how}"
+
+    def blocks(self, rows: int, columns: int) -> int:
+        """Blocks of a launch: no more than find room at once; each takes tile after tile."""
+        tiles = -(-rows // self.rows) * -(-columns // self.columns)
+        return min(tiles, MULTIPROCESSORS * self.resident)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory: the steps in flight and their barriers."""
-        return self.stages * (self.stage_bytes + _BARRIERS) + _ALIGNMENT
+        return self.stages * (self.stage_bytes + _BARRIERS) + _BARRIERS + _ALIGNMENT
 
     @property
     def stage_bytes(self) -> int:
@@ -50,35 +70,50 @@ class TmaTile:
         return (self.rows + self.columns) * DEPTH * 2
 
 
-# Outputs of a block, and its groups of warps; of equals, the first is taken.
+# Outputs of a tile, groups of warps, whether they take turns; of equals, the first is taken.
 _SHAPES = (
-    (64, 256, 1),
-    (64, 192, 1),
-    (64, 128, 1),
-    (64, 64, 1),
-    (64, 32, 1),
-    (128, 256, 2),
-    (128, 192, 2),
-    (128, 128, 2),
-    (128, 64, 2),
+    (64, 256, 1, False),
+    (64, 192, 1, False),
+    (64, 128, 1, False),
+    (64, 64, 1, False),
+    (64, 32, 1, False),
+    (128, 256, 2, False),
+    (128, 192, 2, False),
+    (128, 128, 2, False),
+    (128, 64, 2, False),
+    (128, 128, 2, True),
+    (64, 256, 2, True),
+    (64, 128, 2, True),
 )
 
 
 def candidates(rows: int, columns: int, depth: int) -> list[TmaTile]:
     """All tiles, each with as many steps in flight as fit."""
-    steps = -(-depth // DEPTH)
     found = []
-    for m, n, groups in _SHAPES:
-        blocks = -(-rows // m) * -(-columns // n)
+    for m, n, groups, turns in _SHAPES:
         for limit, resident in ((_MOST_BYTES, 1), (_SHARED_BYTES, 2)):
-            bare = TmaTile(rows=m, columns=n, groups=groups, stages=0)
-            stages = (limit - bare.shared_bytes) // (bare.stage_bytes + _BARRIERS)
-            most = steps if blocks <= MULTIPROCESSORS * resident else _MOST_STAGES
-            stages = min(stages, _MOST_STAGES, most)
-            tile = TmaTile(rows=m, columns=n, groups=groups, stages=stages, resident=resident)
-            if stages >= min(3, most) and tile not in found:
+            bare = TmaTile(
+                rows=m, columns=n, groups=groups, stages=0, resident=resident, turns=turns
+            )
+            tile = _filled(bare, limit, (rows, columns, depth))
+            if tile is not None and tile not in found:
                 found.append(tile)
     return found
+
+
+def _filled(bare: TmaTile, limit: int, size: tuple[int, int, int]) -> TmaTile | None:
+    """The tile with as many steps in flight as fit, or None."""
+    rows, columns, depth = size
+    if bare.resident > 1 and bare.sums > _MOST_SUMS:
+        return None
+    tiles = -(-rows // bare.rows) * -(-columns // bare.columns)
+    alone = tiles <= MULTIPROCESSORS * bare.resident
+    if bare.turns and (alone or depth <= _FEW_STEPS * DEPTH):
+        return None  # there is nothing to multiply while another group stores
+    stages = (limit - bare.shared_bytes) // (bare.stage_bytes + _BARRIERS)
+    most = -(-depth // DEPTH) if alone else _MOST_STAGES
+    stages = min(stages, _MOST_STAGES, most)
+    return replace(bare, stages=stages) if stages >= min(3, most) else None
 
 
 def choose_tma_tile(
@@ -98,8 +133,8 @@ def choose_tma_tile(
 
 
 def predict_us(tile: TmaTile, rows: int, columns: int, depth: int) -> float:
-    """The model, by its terms: launch; each tile; what steps move, multiply, wait for, cost by
-    themselves; sums that are stored.
+    """The model, by its terms: launch; each tile; what steps multiply; sums that are stored; what
+    steps wait for, cost by themselves.
     """
     blocks = -(-rows // tile.rows) * -(-columns // tile.columns)
     steps = -(-depth // DEPTH)
@@ -109,10 +144,10 @@ def predict_us(tile: TmaTile, rows: int, columns: int, depth: int) -> float:
     terms = (
         1.0,
         waves,
-        waves * steps * tile.stage_bytes * together * 1e-5,
         waves * steps * outputs * DEPTH * 1e-6,
         waves * outputs * 1e-4,
         waves * steps / min(tile.stages, steps),
         waves * steps * 0.1,
     )
-    return sum(rate * term for rate, term in zip(_RATES_US, terms, strict=True))
+    rates = _RATES_IN_TURNS_US if tile.turns else _RATES_US
+    return sum(rate * term for rate, term in zip(rates, terms, strict=True))

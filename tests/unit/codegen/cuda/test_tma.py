@@ -8,6 +8,7 @@ from tilewright.codegen.cuda import deep_tile, tma_tile
 from tilewright.codegen.cuda.contraction import ranked_tiles
 from tilewright.codegen.cuda.generate import generate
 from tilewright.codegen.cuda.nvrtc import compile_text
+from tilewright.codegen.cuda.plan import with_registers
 from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.core.shape import Dim
 from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, product
@@ -42,6 +43,7 @@ def test_tiles_fit_a_multiprocessor(size: tuple[int, int, int]) -> None:
     for tile in tma_tile.candidates(*size):
         assert tile.stages >= 1
         assert tile.shared_bytes <= 227 * 1024
+        assert tile.resident * (tile.sums + 32) * tile.threads <= 65536
         assert tma_tile.predict_us(tile, *size) > 0
     for split in (False, True):
         for deep in deep_tile.candidates(*size, 1, split):
@@ -58,6 +60,44 @@ def test_tiles_are_ranked_by_predictions() -> None:
     assert len(set(found)) == len(found) > 10
     assert not any(isinstance(tile, TmaTile) for tile in ranked_tiles(LARGE, ("tma",), True))
     assert ranked_tiles(CONTRACTIONS["three channels"], (), True) == []
+
+
+def test_groups_take_turns_where_there_are_several_long_tiles() -> None:
+    def turns(*size: int) -> bool:
+        return any(tile.turns for tile in tma_tile.candidates(*size))
+
+    assert turns(8192, 768, 768)
+    assert not turns(128, 768, 768)  # one tile a block
+    assert not turns(200704, 256, 64)  # each is multiplied at once
+    text = generate(LARGE, clusters=True, tile=_tile(128, 128, turns=True)).text
+    assert "TwMatrix<128, 128, 2, 7, true" in text
+    assert "__launch_bounds__(288)" in text
+
+
+def test_two_blocks_of_a_multiprocessor_have_registers() -> None:
+    text = generate(LARGE, clusters=True, tile=_tile(128, 128, resident=2)).text
+    assert "__launch_bounds__(288, 2)" in text
+    assert with_registers(2, 256, 128 * 128) == 2
+    assert with_registers(2, 256, 128 * 256) == 1
+    assert with_registers(4, 128, 64 * 128) == 4
+
+
+def _tile(rows: int, columns: int, *, resident: int = 1, turns: bool = False) -> TmaTile:
+    (found,) = (
+        t
+        for t in tma_tile.candidates(8192, 3072, 768)
+        if (t.rows, t.columns, t.resident, t.turns) == (rows, columns, resident, turns)
+    )
+    return found
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("tile", [_tile(128, 128, turns=True), _tile(128, 128, resident=2)])
+def test_tiles_of_one_multiprocessor_compile(tile: TmaTile) -> None:
+    made = generate(LARGE, clusters=True, constants=("b",), tile=tile)
+    usage = compile_text(made.text, "sm_90").usage["stage_0"]
+    assert usage.spill_bytes <= 64
+    assert usage.registers * 32 * -(-9 * tile.resident // 4) <= 16384  # of a quarter
 
 
 @pytest.mark.nvrtc
@@ -78,4 +118,6 @@ def test_blocks_of_a_cluster_share_sums() -> None:
     kernel = product(64, 64, 4096, b_flip=True)
     made = generate(kernel, ["tma"], clusters=True)
     assert "blocks a sum" in made.stages[0].tactic
-    assert b"ld.shared::cluster" in compile_text(made.text, "sm_90").ptx
+    compiled = compile_text(made.text, "sm_90")
+    assert b"ld.shared::cluster" in compiled.ptx
+    assert b"barrier.cluster.arrive.aligned" not in compiled.ptx  # orders all memory: 1 us
