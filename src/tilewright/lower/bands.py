@@ -24,7 +24,7 @@ from tilewright.lower.context import Item, View
 
 _CACHE_BYTES = 1 << 20  # second caches of one processor
 _WORTH = 2  # times the cache, and what the chain reads and writes, that values have to exceed
-_USUAL_SIZE = 40  # of a symbolic dim
+_USUAL_SIZE = 40  # of a symbolic dim of an image
 ONE = Dim.of(1)
 
 
@@ -69,19 +69,22 @@ def _band(chain: Sequence[Kernel], constants: Collection[str]) -> tuple[int, int
     values = [kernel.outputs[0] for kernel in chain[:-1]]
     if any(len(value.shape) != len(values[0].shape) for value in values):
         return None
-    weights = sum(_bytes(b) for kernel in chain for b in kernel.inputs if b.name in constants)
-    whole = sum(map(_bytes, values))
+    images = chain[-1].outputs[0].shape[0]
+    weights = sum(
+        _bytes(b, images) for kernel in chain for b in kernel.inputs if b.name in constants
+    )
+    whole = sum(_bytes(value, images) for value in values)
     names = {value.name for value in values}
     ends = {
         b.name: b for k in chain for b in (*k.inputs, *chain[-1].outputs) if b.name not in names
     }
-    around = sum(_bytes(b) for name, b in ends.items() if name not in constants)
+    around = sum(_bytes(b, images) for name, b in ends.items() if name not in constants)
     if whole <= _WORTH * max(_CACHE_BYTES, around):
         return None
     for dim, extent in enumerate(values[0].shape):
         if extent == ONE or _axes(chain, dim) is None:
             continue
-        one = whole // _size(extent)
+        one = whole // _size(extent, images)
         most = extent.const if extent.is_const else 1  # a last, shorter band would need guards
         counts = [k for k in range(1, most + 1) if not extent.is_const or most % k == 0]
         fitting = [k for k in counts if k * one + weights <= _CACHE_BYTES]
@@ -94,15 +97,18 @@ def _extent(chain: Sequence[Kernel], dim: int) -> Dim:
     return chain[0].outputs[0].shape[dim]
 
 
-def _bytes(buffer: Buffer) -> int:
+def _bytes(buffer: Buffer, images: Dim) -> int:
     total = buffer.dtype.storage_bytes
     for size in buffer.shape:
-        total *= _size(size)
+        total *= _size(size, images)
     return total
 
 
-def _size(dim: Dim) -> int:
-    return dim.const if dim.is_const else _USUAL_SIZE
+def _size(dim: Dim, images: Dim) -> int:
+    """What to expect: of a symbolic number of images one, as bands of many are no worse."""
+    if dim.is_const:
+        return dim.const
+    return 1 if dim == images else _USUAL_SIZE
 
 
 def _axes(chain: Sequence[Kernel], dim: int) -> list[str] | None:

@@ -75,5 +75,14 @@ def test_symbolic_sizes_go_row_by_row() -> None:
         assert _error(engine, model, x) <= 2e-5
 
 
+def test_a_symbolic_number_of_images_counts_as_one() -> None:
+    model = _network(["n", 16, "h", "w"])
+    engine = tw.compile(model, verify=False, cache=None)
+    assert _bands(engine) == ["1 of -floor(-h/4) at a time"]
+    for size in ((1, 48, 44), (3, 5, 9)):
+        x = RNG.standard_normal((size[0], 16, *size[1:])).astype(np.float32)
+        assert _error(engine, model, x) <= 2e-5
+
+
 def test_small_values_stay_whole() -> None:
     assert _bands(tw.compile(_network([1, 16, 20, 20]), verify=False, cache=None)) == []
