@@ -338,3 +338,21 @@ def test_submit_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> No
     assert "use run" in str(caught.value.remedy)
     assert isinstance(caught.value, UserError)
     np.testing.assert_array_equal(engine.submit({"x": X}).result(60)["y"], np.maximum(X, 0))
+
+
+# --- arguments of the wrong type ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [5, "x", X, [("x", X)]])
+def test_tools_take_feeds_as_run_does(engine: tw.Engine, given: Any) -> None:
+    for use in (engine.run, engine.sizes, engine.checked, engine.stage_clock, engine.profile):
+        with pytest.raises(ShapeMismatch, match="expected a mapping of input names"):
+            use(given)
+    with pytest.raises(UserError):
+        list(engine.stream(given))
+
+
+@pytest.mark.parametrize("given", [None, 5, "x", X])
+def test_a_program_is_a_program(engine: tw.Engine, given: Any) -> None:
+    with pytest.raises(BadOption, match="program is"):
+        engine.with_program(given)

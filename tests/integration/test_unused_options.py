@@ -46,6 +46,7 @@ def _run(command: str) -> Result:
         ("explain net.tw --on H200 --threads 1", "--threads"),
         ("run net.tw --npz in.npz --seed 3", "--seed"),
         ("run net.tw --npz in.npz --dim batch=2", "--dim"),
+        ("verify model.onnx --engine net.tw --npz in.npz --seed 3", "--seed"),
         ("bench model.onnx --npz in.npz --dim batch=2", "--dim"),
         ("device --seconds 3", "--seconds"),
         ("device --threads 1", "--threads"),

@@ -16,9 +16,10 @@ from tilewright.cli.options import (
     parse_sizes,
     refuse_unused,
 )
+from tilewright.cli.outputs import check_beside
 from tilewright.core.errors import BadOption, UserError
 from tilewright.core.plural import plural
-from tilewright.core.whole_file import check_output, whole_file
+from tilewright.core.whole_file import whole_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,7 +120,7 @@ def _check_files(models: Sequence[Path], npz: Path | None, output: Path | None) 
             raise BadOption("is no ONNX file", file=str(model), remedy=remedy)
     if output is not None:
         beside = [model.with_suffix(".npz") for model in models]
-        check_output(output, (*models, npz, *beside))
+        check_beside(output, models, (npz, *beside))
 
 
 def _print_report(report: "BenchReport") -> None:

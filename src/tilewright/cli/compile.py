@@ -17,7 +17,7 @@ from tilewright.cli.options import (
     parse_list,
     warn_of_threads,
 )
-from tilewright.core.whole_file import check_output
+from tilewright.cli.outputs import check_beside
 
 
 def compile_model(
@@ -104,7 +104,7 @@ def compile_model(
     """Compile a model to an engine file and verify it."""
     dims = parse_dims(dim)
     warn_of_threads(threads)
-    check_output(output, (model, npz, dump_graph))
+    check_beside(output, (model,), (npz, dump_graph))
 
     import tilewright as tw
     from tilewright.cli.progress import stages

@@ -20,8 +20,8 @@ from tilewright.cli.options import (
     parse_sizes,
     refuse_unused,
 )
+from tilewright.cli.outputs import check_beside
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
-from tilewright.core.whole_file import check_output
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -65,7 +65,7 @@ def explain_model(
     """
     files, sizes = parse_files(inputs), parse_sizes(dim)
     if html is not None:
-        check_output(html, (model, diff, npz, *files.values()))
+        check_beside(html, (model,), (diff, npz, *files.values()))
     is_engine = model.suffix == ".tw" or build
     if diff is not None and not is_engine:
         raise typer.BadParameter("--diff compares two engine files")

@@ -18,8 +18,8 @@ from tilewright.cli.options import (
     parse_sizes,
     refuse_unused,
 )
+from tilewright.cli.outputs import check_beside
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
-from tilewright.core.whole_file import check_output
 
 _TOP = 20
 
@@ -47,7 +47,7 @@ def profile_model(
     files, sizes = parse_files(inputs), parse_sizes(dim)
     refuse_unused((most is not None and as_json, "--top", "--json has all steps"))
     if trace is not None:
-        check_output(trace, (model, npz, *files.values()))
+        check_beside(trace, (model,), (npz, *files.values()))
 
     given = read_inputs(files, npz)
     engine = open_engine(model, threads, device=device)

@@ -8,9 +8,10 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.lint import show_findings
 from tilewright.cli.options import parse_sizes, refuse_unused, warn_of_threads
+from tilewright.cli.outputs import check_beside
 from tilewright.cli.quantize_request import QuantizeRequest
 from tilewright.cli.request import verb_of
-from tilewright.core.whole_file import check_output, whole_file
+from tilewright.core.whole_file import whole_file
 
 
 def quantize(request: QuantizeRequest) -> None:
@@ -58,10 +59,10 @@ def _write(request: QuantizeRequest, output: Path) -> None:
         (bool(request.dim), "--dim", "sizes are those of the data"),
     )
     warn_of_threads(request.threads)
-    read = (request.model, request.data, request.eval_data, request.labels)
-    check_output(output, (*read, request.html))
+    data = (request.data, request.eval_data, request.labels)
+    check_beside(output, (request.model,), (*data, request.html))
     if request.html is not None:
-        check_output(request.html, read)
+        check_beside(request.html, (request.model,), data)
 
     import tilewright as tw
     from tilewright.cli.progress import stages

@@ -20,8 +20,9 @@ from tilewright.cli.options import (
     refuse_unused,
     warn_of_threads,
 )
+from tilewright.cli.outputs import check_beside
 from tilewright.core.errors import BadOption
-from tilewright.core.whole_file import check_output, whole_file
+from tilewright.core.whole_file import whole_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +56,7 @@ def run_model(
         (bool(sizes) and not random, "--dim", "only --random makes inputs up"),
     )
     if output is not None:
-        check_output(output, (model, npz, *files.values()))
+        check_beside(output, (model,), (npz, *files.values()))
 
     given = read_inputs(files, npz)
     engine = open_engine(model, threads, quiet=quiet, device=device)

@@ -16,6 +16,7 @@ from tilewright.cli.options import (
     Threads,
     parse_files,
     parse_sizes,
+    refuse_unused,
     warn_of_threads,
 )
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
@@ -35,7 +36,9 @@ def verify_model(
     inputs: Inputs = None,
     npz: Npz = None,
     dim: Dims = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random inputs.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of random inputs, by default 0.")
+    ] = None,
     threads: Threads = None,
     reproducer: Annotated[
         Path | None,
@@ -60,10 +63,12 @@ def verify_model(
             refuse_inputs(reproducer / name, (model, engine_file, npz, *files.values()))
     given = read_inputs(files, npz)
     engine = open_engine(engine_file or model, threads, verify=False, quiet=quiet)
+    is_random = any(spec.name not in given for spec in engine.inputs)
+    refuse_unused((seed is not None and not is_random, "--seed", "no input is made up"))
     feeds = None  # likely sizes are tried
     if given or sizes:
-        feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed)
-    found = verify(model, engine, feeds, seed=seed)
+        feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed or 0)
+    found = verify(model, engine, feeds, seed=seed or 0)
     small = reproduce(model, found, reproducer, engine) if reproducer is not None else None
     if as_json:
         console.write_json(_facts(found, small))

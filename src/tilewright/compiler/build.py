@@ -32,6 +32,7 @@ from tilewright.compiler.verify import check_tolerance, verify_engine
 from tilewright.core.cache_folder import cache_folder, is_chosen
 from tilewright.core.errors import ContractBreach
 from tilewright.core.whole_file import check_folder, check_output, whole_files
+from tilewright.graph.external_files import external_files
 from tilewright.graph.facade import Model
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine import Engine
@@ -225,7 +226,8 @@ def _engine_cache(chosen: str | Path | None) -> EngineCache:
 def _check_dumps(model: Any, wishes: Wishes) -> None:
     """Sees before the work that dumps can be written, and do not replace the model."""
     if wishes.dump_graph is not None:
-        inputs = [model] if isinstance(model, str | os.PathLike) else []
+        is_file = isinstance(model, str | os.PathLike)
+        inputs = (model, *external_files(model)) if is_file else ()
         check_output(wishes.dump_graph, inputs)
     for folder in (wishes.dump_kernels, wishes.reproducer):
         if folder is not None:

@@ -146,7 +146,12 @@ class Engine:
         """An engine that runs another program on the same constants and code.
 
         For tools that look inside; the program may only call kernels that the engine has.
+
+        Raises:
+            BadOption: it is no program.
         """
+        if not isinstance(program, Program):
+            raise BadOption(f"program is {check.shown(program)}", remedy="change engine.program")
         return self.of(replace(self._parts, program=program))
 
     def of(self, parts: EngineParts) -> Engine:
@@ -164,7 +169,7 @@ class Engine:
         Raises:
             ShapeMismatch: a feed does not fit ``inputs``.
         """
-        return self._feeds.check(feeds)
+        return self._feeds.check(by_name(feeds, {}, self.inputs))
 
     def arena_bytes(self, symbols: Mapping[str, int]) -> int | None:
         """Bytes of the arenas of a run's segments; None where sizes are only known while it
@@ -267,8 +272,11 @@ class Engine:
                 a few ahead of the results.
 
         Raises:
+            BadOption: ``batches`` is nothing that can be walked over.
             UserError: see ``run``, when its batch is reached.
         """
+        if not isinstance(batches, Iterable):
+            raise BadOption(f"batches is {check.shown(batches)}", remedy="give a list of feeds")
         from tilewright.runtime.cuda.pipeline import can_stream, stream_batches
 
         program = self._parts.program
@@ -377,8 +385,9 @@ class Engine:
         """
         from tilewright.runtime.stage_clock import StageClock
 
+        given = by_name(feeds, {}, self.inputs)
         return StageClock(
-            self._runnable(), self.program, lambda executor: self._run(executor, feeds)
+            self._runnable(), self.program, lambda executor: self._run(executor, given)
         )
 
     def sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
@@ -387,7 +396,7 @@ class Engine:
         Raises:
             UserError: see ``run``.
         """
-        return self._run(self._runnable(), feeds)[1]
+        return self._run(self._runnable(), by_name(feeds, {}, self.inputs))[1]
 
     def explain(
         self,
