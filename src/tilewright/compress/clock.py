@@ -8,6 +8,7 @@ Not here: which choices are worth it (search, moves), times by node (latency).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,8 +18,8 @@ from tilewright.compress.data import Feeds
 from tilewright.compress.job import Job
 from tilewright.runtime.engine import Engine
 
-_LEAST_TURNS, _MOST_TURNS = 7, 60
-_SECONDS = 3.0  # for all turns of a comparison
+_LEAST_TURNS, _MOST_TURNS = 7, 1000
+_SECONDS = 2.0  # for all turns of a comparison, if these are not the fewest
 
 Left = frozenset[str]  # nodes in float
 
@@ -47,13 +48,14 @@ class Clock:
 
     def times(self, engines: Mapping[str, Engine]) -> dict[str, float]:
         """Microseconds of the fastest run of each."""
-        first = {name: self._run(engine) for name, engine in engines.items()}  # warms up
-        turns = int(_SECONDS * 1e6 / max(sum(first.values()), 1.0))
-        best: dict[str, float] = {}
-        for _ in range(min(max(turns, _LEAST_TURNS), _MOST_TURNS)):
+        for engine in engines.values():
+            self._run(engine)  # warms up
+        best = dict.fromkeys(engines, math.inf)
+        start, turns = perf_counter(), 0
+        while turns < _LEAST_TURNS or (turns < _MOST_TURNS and perf_counter() < start + _SECONDS):
             for name, engine in engines.items():
-                spent_us = self._run(engine)
-                best[name] = min(best.get(name, spent_us), spent_us)
+                best[name] = min(best[name], self._run(engine))
+            turns += 1
         return best
 
     def _run(self, engine: Engine) -> float:

@@ -11,13 +11,12 @@ Not here: where the search starts (search).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.compress.calibrate import Progress
 from tilewright.compress.clock import Clock, Left
-from tilewright.report.quantization import Move
+from tilewright.report.quantization import FASTER, Move
 
-FASTER = 0.99  # of the time: less than the clock tells apart
 _AT_ONCE = 8  # engines
 _MOST_STEPS = 8
 
@@ -56,10 +55,8 @@ def descend(
     left, steps = start, 0
     while True:
         moves = _measured(clock, left, nodes, progress)
-        better = None
-        if steps < _MOST_STEPS:
-            better = _best(clock, left, moves, allowed)
-        if better is None:
+        moves, better = _confirmed(clock, left, moves, allowed)
+        if better is None or steps == _MOST_STEPS:
             return Descent(left=left, moves=moves, steps=steps)
         left, steps = better, steps + 1
 
@@ -85,40 +82,62 @@ def _measured(
     clock: Clock, left: Left, nodes: Sequence[str], progress: Progress | None
 ) -> tuple[Move, ...]:
     """All moves, the fastest first."""
-    found = []
     changes = list(dict.fromkeys(neighbours(left, nodes)))
+
+    def told(done: int) -> None:
+        if progress is not None:
+            progress("moves", done, len(changes))
+
+    ratios = _ratios(clock, left, [after(left, changed) for changed in changes], told)
+    moves = [
+        Move(nodes=changed, to="int8" if changed[0] in left else "float", ratio=ratio)
+        for changed, ratio in zip(changes, ratios, strict=True)
+    ]
+    return tuple(sorted(moves, key=_by_time))
+
+
+def _by_time(move: Move) -> tuple[float, tuple[str, ...]]:
+    return move.ratio, move.nodes
+
+
+def _ratios(
+    clock: Clock, left: Left, choices: Sequence[Left], told: Callable[[int], None] | None = None
+) -> list[float]:
+    """Times of choices, relative to that of ``left``, a few at a time."""
+    found = []
     base = clock.engine(left)
-    for start in range(0, len(changes), _AT_ONCE):
-        part = changes[start : start + _AT_ONCE]
+    for start in range(0, len(choices), _AT_ONCE):
         engines = {"": base}
-        for number, changed in enumerate(part):
-            if progress is not None:
-                progress("moves", start + number, len(changes))
-            engines[str(number)] = clock.engine(after(left, changed))
+        for number, choice in enumerate(choices[start : start + _AT_ONCE], start):
+            if told is not None:
+                told(number)
+            engines[str(number)] = clock.engine(choice)
         times = clock.times(engines)
-        found += [
-            Move(
-                nodes=changed,
-                to="int8" if changed[0] in left else "float",
-                ratio=times[str(number)] / times[""],
-            )
-            for number, changed in enumerate(part)
-        ]
-    return tuple(sorted(found, key=lambda move: (move.ratio, move.nodes)))
+        found += [times[name] / times[""] for name in engines if name]
+    return found
 
 
-def _best(
+def _confirmed(
     clock: Clock, left: Left, moves: Sequence[Move], allowed: Callable[[Left], bool]
-) -> Left | None:
-    """The fastest allowed choice after one move, or after all that are faster together."""
-    faster = [after(left, move.nodes) for move in moves if move.ratio < FASTER]
-    singles = [move.nodes[0] for move in moves if move.ratio < FASTER and len(move.nodes) == 1]
-    choices = [choice for choice in dict.fromkeys([left ^ set(singles), *faster]) if choice != left]
-    choices = [choice for choice in choices[:_AT_ONCE] if allowed(choice)]
-    if not choices:
-        return None
-    engines = {"": clock.engine(left)}
-    engines |= {str(number): clock.engine(choice) for number, choice in enumerate(choices)}
-    times = clock.times(engines)
-    name = min(times, key=lambda one: (times[one], one))
-    return choices[int(name)] if name and times[name] < FASTER * times[""] else None
+) -> tuple[tuple[Move, ...], Left | None]:
+    """Moves, those that seemed faster scored and timed again; the best choice, if one is faster.
+
+    What is faster alone is tried together as well.
+    """
+    scored = [
+        replace(move, within=allowed(after(left, move.nodes)) if move.ratio < FASTER else None)
+        for move in moves
+    ]
+    hopeful = [move for move in scored if move.within]
+    if not hopeful:
+        return tuple(scored), None
+    choices = [after(left, move.nodes) for move in hopeful]
+    together = left ^ {move.nodes[0] for move in hopeful if len(move.nodes) == 1}
+    if together != left and together not in choices and allowed(together):
+        choices.append(together)
+    ratios = _ratios(clock, left, choices)
+    again = [replace(move, ratio=ratio) for move, ratio in zip(hopeful, ratios, strict=False)]
+    rest = [move for move in scored if not move.within]
+    ratio, _, better = min(zip(ratios, range(len(choices)), choices, strict=True))
+    told = tuple(sorted([*again, *rest], key=_by_time))
+    return told, better if ratio < FASTER else None

@@ -15,6 +15,7 @@ from tilewright.core.record import Decision
 from tilewright.report.units import us_text
 
 _SHOWN = 10  # nodes
+FASTER = 0.99  # of the time: what is less than that is faster, beyond doubts of the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,13 @@ class Move:
         nodes: that differ.
         to: ``float`` or ``int8``.
         ratio: of the time of whole runs to that of the chosen one.
+        within: whether it keeps the budget; None where it is slower and was not scored.
     """
 
     nodes: tuple[str, ...]
     to: str
     ratio: float
+    within: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +132,19 @@ class Front:
         """What the moves prove; None without them."""
         if not self.moves:
             return None
-        first, *_ = self.moves
         alone = plural(sum(len(move.nodes) == 1 for move in self.moves), "node")
         runs = plural(sum(len(move.nodes) > 1 for move in self.moves), "run")
+        told = f"{alone} moved alone and {runs} of nodes moved to float, each built and timed"
+        kept = [move for move in self.moves if move.within is not False]
+        if out := len(self.moves) - len(kept):
+            told += f"; {out} of them faster and outside of the budget"
+        if not kept:
+            return told
+        first = kept[0]
         more = f" and {len(first.nodes) - 1} more" if len(first.nodes) > 1 else ""
-        return (
-            f"{alone} moved alone and {runs} of nodes moved to float, each built and timed: the "
-            f"fastest takes {first.ratio:.3f} times as long ({first.nodes[0]}{more} to {first.to})"
-        )
+        told += f"; the fastest takes {first.ratio:.3f} times as long ({first.nodes[0]}{more}"
+        told += f" to {first.to})"
+        return f"{told}: no optimum yet" if first.ratio < FASTER else told
 
 
 def quantization_lines(

@@ -159,6 +159,9 @@ def _points(front: Front) -> str:
 
 
 def _moves(front: Front) -> str:
-    head = ("time, of the chosen one", "to", "nodes")
-    rows = [(f"{one.ratio:.3f}", one.to, ", ".join(one.nodes)) for one in front.moves]
+    head = ("time, of the chosen one", "to", "in budget", "nodes")
+    kept = {None: "", True: "yes", False: "no"}
+    rows = [
+        (f"{one.ratio:.3f}", one.to, kept[one.within], ", ".join(one.nodes)) for one in front.moves
+    ]
     return _table(head, rows)

@@ -11,6 +11,7 @@ import tilewright as tw
 from tilewright.compress.clock import Left
 from tilewright.compress.moves import Descent, after, descend, neighbours
 from tilewright.core.errors import BadOption
+from tilewright.report.quantization import Front, Move
 from tilewright.report.quantization_page import quantization_page
 from unit.compress.test_quantize import batches, block
 
@@ -73,13 +74,36 @@ def test_a_node_goes_back_to_integers() -> None:
 
 
 def test_what_only_seemed_faster_is_timed_again() -> None:
-    clock = _Clock({}, noise={frozenset("a"): 20.0})
-    assert _descended(clock).left == frozenset()
+    found = _descended(_Clock({}, noise={frozenset("a"): 20.0}))
+    assert found.left == frozenset()
+    assert all(move.ratio > 1 for move in found.moves)
 
 
 def test_the_budget_holds() -> None:
     found = _descended(_Clock({"a": 3.0, "d": 2.0}), allowed=lambda left: "a" not in left)
     assert found.left == frozenset("d")
+    first = found.moves[0]
+    assert (first.nodes, first.within) == (("a",), False)
+    assert first.ratio < 1
+
+
+def _front(*moves: Move) -> Front:
+    return Front(
+        budget="b", points=(), chosen=0, optimal=(), measured_us={}, samples=1, moves=moves
+    )
+
+
+def test_the_verdict_says_what_was_found() -> None:
+    slower = Move(nodes=("a", "b"), to="float", ratio=1.02)
+    outside = Move(nodes=("c",), to="float", ratio=0.9, within=False)
+    faster = Move(nodes=("d",), to="int8", ratio=0.95, within=True)
+    assert _front().verdict is None
+    verdict = _front(slower).verdict or ""
+    assert "the fastest takes 1.020 times as long (a and 1 more to float)" in verdict
+    verdict = _front(outside, slower).verdict or ""
+    assert "1 of them faster and outside of the budget; the fastest takes 1.020" in verdict
+    assert (_front(faster, slower).verdict or "").endswith("no optimum yet")
+    assert (_front(outside).verdict or "").endswith("outside of the budget")
 
 
 def test_a_choice_is_proven_and_told() -> None:
