@@ -40,7 +40,9 @@ FORMAT = 3  # raised with every change of the records in it
 WEIGHTS = "weights.safetensors"
 _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
-_MAX_RATIO = 200
+_MAX_RATIO = 200  # of a member
+_MAX_TOTAL_RATIO = 100  # of all of them to the file
+_LEAST_TOTAL_BYTES = 4 << 20  # that are never too much
 _REMEDY = "build the engine again"
 _PATH = "check the path: an engine is a file that Engine.save or `tilewright compile` wrote"
 _MODELS = (".onnx", ".pb", ".pt", ".pth", ".torchscript")
@@ -246,6 +248,9 @@ def _check_members(archive: zipfile.ZipFile) -> None:
             raise CorruptEngine(f"{entry.filename} lies outside of the file", remedy=_REMEDY)
         if entry.file_size > _MAX_RATIO * max(entry.compress_size, 1024):
             raise CorruptEngine(f"{entry.filename} expands {_MAX_RATIO} times", remedy=_REMEDY)
+    total = sum(entry.file_size for entry in entries)
+    if total > max(_MAX_TOTAL_RATIO * archive.start_dir, _LEAST_TOTAL_BYTES):
+        raise CorruptEngine(f"its members expand to {total} bytes", remedy=_REMEDY)
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> bytes:

@@ -230,6 +230,12 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(built: Path, tmp_path: Path
     _refused(path, "weights.safetensors expands 200 times")
 
 
+def test_many_members_that_expand_little_are_a_bomb_too(built: Path, tmp_path: Path) -> None:
+    members = {f"kernels/{k}.ll": bytes(150_000) for k in range(100)}
+    path = _zip(tmp_path / "engine.tw", _members(built) | members, compress=True)
+    _refused(path, "its members expand to 1[0-9]{7} bytes")
+
+
 def _edits() -> dict[str, tuple[Callable[[dict[str, Any]], None], str]]:
     def step(document: dict[str, Any]) -> Any:
         (found,) = (s for s in document["program"]["steps"] if s["$record"] == "Segment")

@@ -138,6 +138,7 @@ def read_object(code: bytes) -> ObjectFile:
     sections = [_section(code, row, texts) for row in rows]
     if sections[0].kind != _NULL or sum(part.kind == _SYMTAB for part in sections) > 1:
         _refuse("the tables are not as they should be")
+    _check_sizes(code, sections)
     symbols: list[Symbol] = []
     relocations: list[Relocations] = []
     for section in sections:
@@ -146,6 +147,16 @@ def read_object(code: bytes) -> ObjectFile:
         elif section.kind == _RELA:
             relocations.append(_relocations(code, section, sections, _WIDTHS[machine]))
     return ObjectFile(code, machine, tuple(sections), tuple(symbols), tuple(relocations))
+
+
+def _check_sizes(code: bytes, sections: Sequence[Section]) -> None:
+    """Sections may lie over each other in the file; in memory each takes its own bytes."""
+    sizes = {True: 0, False: 0}
+    for section in sections:
+        if section.in_memory:
+            sizes[section.is_zero] += section.size
+    if sizes[False] > len(code) or sizes[True] > _MAX_BSS_BYTES:
+        _refuse(f"its sections take {sizes[False]} and {sizes[True]} bytes")
 
 
 def _names(code: bytes, rows: Sequence[tuple[int, ...]], place: int) -> bytes:

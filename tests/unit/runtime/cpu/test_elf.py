@@ -44,6 +44,17 @@ def with_section(code: bytes, kind: int, place: int, value: int) -> bytes:
     return bytes(changed)
 
 
+def with_sections_over_all(code: bytes) -> bytes:
+    """The object with every section of code and of constants as large as the file."""
+    start, rows = sections(code)
+    changed = bytearray(code)
+    for number, row in enumerate(rows):
+        if row[1] == PROGBITS:
+            whole = (*row[:4], 0, len(code), *row[6:])
+            _SECTION.pack_into(changed, start + number * _SECTION.size, *whole)
+    return bytes(changed)
+
+
 def with_entry(code: bytes, kind: int, offset: int, layout: str, value: int) -> bytes:
     """The object with one field of the second entry of a table changed."""
     row = next(row for row in sections(code)[1] if row[1] == kind and row[5])
@@ -74,6 +85,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "sections elsewhere": lambda c: c[:40] + b"\xff" * 8 + c[48:],
     "names elsewhere": lambda c: c[:62] + b"\xff\0" + c[64:],
     "code beyond the end": lambda c: with_section(c, PROGBITS, 5, 2**40),
+    "sections that lie over each other": with_sections_over_all,
     "code that starts beyond the end": lambda c: with_section(c, PROGBITS, 4, 2**62),
     "a foreign type": lambda c: with_section(c, PROGBITS, 1, 14),
     "an odd alignment": lambda c: with_section(c, PROGBITS, 8, 3),
