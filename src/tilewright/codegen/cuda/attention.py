@@ -23,6 +23,7 @@ from tilewright.kernel.ir import Axis, Expr, Kernel, Load, Reduce, walk
 NAME = "attention"
 _STEP = 64  # keys of a step
 _WIDEST = 128
+_MOST_WARPS = 8
 _MULTIPROCESSORS = 132
 _TERMS = 4
 
@@ -58,9 +59,13 @@ def attention_refusal(kernel: Kernel) -> str | None:
 
 
 def _warps(rows: Dim, count: Dim) -> int:
-    """As many queries a block as leave every multiprocessor one."""
+    """Warps of 16 queries: all of a head where a multiprocessor can have one, so that its keys and
+    values are fetched once; else as many as leave every multiprocessor a block.
+    """
     if not (rows.is_const and count.is_const):
         return 4
+    if rows.const <= 16 * _MOST_WARPS and count.const <= _MULTIPROCESSORS:
+        return next(warps for warps in (2, 4, _MOST_WARPS) if rows.const <= 16 * warps)
     for warps in (4, 2):
         if -(-rows.const // (16 * warps)) * count.const >= _MULTIPROCESSORS:
             return warps

@@ -60,6 +60,17 @@ def test_refusals_have_reasons(reason: str) -> None:
     assert attention_refusal(REFUSALS[reason]) == reason
 
 
+@pytest.mark.parametrize(
+    ("heads", "queries", "block"),
+    [(6, 20, 32), (6, 128, 128), (6, 300, 32), (400, 128, 64)],
+)
+def test_a_block_takes_all_queries_of_a_head_where_there_is_room(
+    heads: int, queries: int, block: int
+) -> None:
+    made = generate(attention(heads, queries, 64, 32))
+    assert made.stages[0].tactic == f"attention({block} queries, 64 keys)"
+
+
 def test_it_can_be_disabled() -> None:
     made = generate(ATTENTIONS["short"], ["attention"])
     assert ("attention", "disabled") in made.stages[0].refused
