@@ -3,15 +3,16 @@
     y = sum(k: x[k] * w[k])   ->   y = sum(k: float32(bf16 x[k]) * float32(bf16 w[k]))
 Input -> Output: a fused draft, edited in place; rounded weights join the constants.
 Guarantees: weights are rounded once to the nearest even, when the engine is built; values are
-rounded where they are stored, if a contraction multiplies them with such weights; all arithmetic
-and all sums stay float32. Every contraction that stays in float32 has a decision with the reason.
+rounded where they are stored, if a contraction multiplies them with such weights, or reads them
+from memory beyond the caches; all arithmetic and all sums stay float32. Every contraction that
+stays in float32 has a decision with the reason.
 Not here: layouts and instructions (lower.byte_products, codegen.cpu.dots).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -19,19 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.compiler.retype import Narrowing, narrowable, pins
+from tilewright.compiler.retype import Narrowing, copy_of, narrowable, pins, reading
 from tilewright.core.dtypes import BFLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.affine import access
+from tilewright.kernel.affine import access, affine
+from tilewright.kernel.counts import buffer_bytes
 from tilewright.kernel.dot import PAIRS
-from tilewright.kernel.ir import Call, Expr, Kernel, Load, Reduce, Stage, walk
+from tilewright.kernel.ir import Buffer, Call, Expr, Kernel, Load, Reduce, Stage, walk
+from tilewright.lower.byte_products import has_few_channels
 from tilewright.lower.winograd import is_profitable
 
 Array = npt.NDArray[Any]
 _SUFFIX = "$bfloat16"
 _LEAST_DEPTH = 16  # products of a sum; shorter ones cost more to round than to multiply
 _LEAST_COLUMNS = 8
+_LEAST_TAPS = 3
+_EXCEEDING_BYTES = 16 << 20  # of float32: beside what is written, more than a usual third cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class _Contraction:
 
     Attributes:
         data, weights: names of the buffers.
+        exceeds: the data goes through memory, which half as many bytes take half as long to do.
         has_fewer: Winograd's algorithm has fewer products, as long as its data is float32.
         against: why it stays in float32 in any case, or None.
     """
@@ -47,6 +53,7 @@ class _Contraction:
     kernel: Kernel
     data: str
     weights: str
+    exceeds: bool
     has_fewer: bool
     against: str | None
 
@@ -76,6 +83,7 @@ def _round_segment(
     log: DecisionLog,
     disabled: Collection[str],
 ) -> None:
+    _copy_images(segment, constants)
     found = [
         contraction
         for item in segment.items
@@ -92,7 +100,11 @@ def _round_segment(
         if reason is None and one.has_fewer and one.data not in values:
             reason = "Winograd's products in float32 are fewer"
         if reason is not None:
-            log.add("precision", one.subject, "float32", (("bfloat16", reason),))
+            chosen = "float32"
+            if one.exceeds and one.data in groups:
+                values |= groups[one.data]
+                chosen = "products in float32, of data in bfloat16, which exceeds the caches"
+            log.add("precision", one.subject, chosen, (("bfloat16", reason),))
             continue
         values |= groups[one.data]
         weights[one.weights] = one.weights + _SUFFIX
@@ -103,6 +115,40 @@ def _round_segment(
         constants[narrow] = constants[name].astype(ml_dtypes.bfloat16)
     narrowing = Narrowing(dtype=BFLOAT16, values=frozenset(values), weights=weights)
     segment.items = [narrowing.item(item) for item in segment.items]
+
+
+def _copy_images(segment: DraftSegment, constants: Mapping[str, Array]) -> None:
+    """Puts a copy before the kernels of each image from outside that first convolutions read."""
+    made = segment.written()
+    images: dict[str, Buffer] = {}
+    readers: set[int] = set()
+    for item in segment.items:
+        if not isinstance(item, Kernel) or pins(item):
+            continue
+        buffers = {buffer.name: buffer for buffer in item.inputs}
+        for stage in item.stages:
+            for node in walk(*(store.value for store in stage.stores)):
+                operands = _operands(node, constants)
+                if operands is None or not isinstance(node, Reduce):
+                    continue
+                own = buffers[operands[0].buffer]
+                if own.name not in made and _is_window(own, node, operands[0]):
+                    images[own.name] = own
+                    readers.add(id(item))
+    copies = {name: replace(own, name=f"{name}/rounded") for name, own in images.items()}
+    segment.items = [
+        reading(item, copies) if isinstance(item, Kernel) and id(item) in readers else item
+        for item in segment.items
+    ]
+    segment.items[:0] = [copy_of(own, copies[name]) for name, own in images.items()]
+
+
+def _is_window(image: Buffer, node: Reduce, data: Load) -> bool:
+    """True where a sum runs along taps of a row of an image of few channels."""
+    taps = node.axes[-1]
+    if not has_few_channels(image) or not taps.extent.is_const or taps.extent.const < _LEAST_TAPS:
+        return False
+    return affine(data.index[-1]).terms.get(taps.name) == Dim.of(1)
 
 
 def _contractions(
@@ -122,7 +168,13 @@ def _contractions(
                 continue
             data, weights = operands
             reason = _reason_against(kernel, stage, node, data, weights)
-            yield _Contraction(kernel, data.buffer, weights.buffer, fewer, reason)
+            exceeds = _exceeds(next(b for b in kernel.inputs if b.name == data.buffer))
+            yield _Contraction(kernel, data.buffer, weights.buffer, exceeds, fewer, reason)
+
+
+def _exceeds(buffer: Buffer) -> bool:
+    size = buffer_bytes(buffer)
+    return size.is_const and size.const >= _EXCEEDING_BYTES
 
 
 def _operands(node: Expr, constants: Mapping[str, Array]) -> tuple[Load, Load] | None:
@@ -146,14 +198,15 @@ def _reason_against(
 ) -> str | None:
     """Why a sum stays in float32, or None."""
     depth = node.axes[0].extent
-    shapes = {buffer.name: buffer.shape for buffer in kernel.buffers}
-    inner = access(data.index, shapes[data.buffer])
+    buffers = {buffer.name: buffer for buffer in kernel.buffers}
+    inner = access(data.index, buffers[data.buffer].shape)
     moving = {name for part in weights.index for name in part.free_axes}
     columns = [axis for axis in stage.axes if axis.name in moving]
-    if not depth.is_const or depth.const < _LEAST_DEPTH or depth.const % PAIRS.unit:
-        return f"{depth} products of a sum, which is not {_LEAST_DEPTH} or more, or is odd"
-    if inner.rest or not inner.terms.get(node.axes[0].name, Dim.of(0)).terms:
-        return "its data is not read along the sum"
+    if not _is_window(buffers[data.buffer], node, data):
+        if not depth.is_const or depth.const < _LEAST_DEPTH or depth.const % PAIRS.unit:
+            return f"{depth} products of a sum, which is not {_LEAST_DEPTH} or more, or is odd"
+        if inner.rest or not inner.terms.get(node.axes[0].name, Dim.of(0)).terms:
+            return "its data is not read along the sum"
     if len(columns) != 1 or not columns[0].extent.is_const:
         return "its weights are not of one axis of known size"
     if columns[0].extent.const < _LEAST_COLUMNS:

@@ -17,22 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.compiler.retype import Narrowing, narrowable, pins
+from tilewright.compiler.retype import Narrowing, copy_of, narrowable, pins, reading
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
-    Axis,
-    Buffer,
-    Expr,
     Kernel,
-    Load,
     Reduce,
-    Stage,
-    Store,
-    load,
     walk,
 )
-from tilewright.kernel.ir import transform as rewrite
 from tilewright.lower.context import View
 
 Array = npt.NDArray[Any]
@@ -74,39 +66,8 @@ def _narrow_inputs(step: DraftSegment, constants: Mapping[str, Array]) -> None:
         if buffer.dtype is FLOAT32 and len(buffer.shape) > 1
     }
     copies = {name: replace(own, name=f"{name}$copy") for name, own in outside.items()}
-    step.items = [_reading(i, copies) if isinstance(i, Kernel) else i for i in step.items]
-    step.items[:0] = [_copy(own, copies[name]) for name, own in outside.items()]
-
-
-def _copy(source: Buffer, target: Buffer) -> Kernel:
-    axes = tuple(Axis(f"i{k}", dim) for k, dim in enumerate(source.shape))
-    index = tuple(axis.var for axis in axes)
-    stage = Stage(axes, (Store(target.name, index, source[index]),))
-    return Kernel(
-        name="narrow", inputs=(source,), outputs=(target,), stages=(stage,), sources=(source.name,)
-    )
-
-
-def _reading(kernel: Kernel, copies: Mapping[str, Buffer]) -> Kernel:
-    """The kernel, of copies."""
-    if pins(kernel) or not any(buffer.name in copies for buffer in kernel.inputs):
-        return kernel
-
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in copies:
-            return load(copies[node.buffer].name, node.dtype, node.index)
-        return None
-
-    def renamed(store: Store) -> Store:
-        return store.mapped(lambda root: rewrite(root, rule))
-
-    return replace(
-        kernel,
-        inputs=tuple(copies.get(buffer.name, buffer) for buffer in kernel.inputs),
-        stages=tuple(
-            replace(stage, stores=tuple(map(renamed, stage.stores))) for stage in kernel.stages
-        ),
-    )
+    step.items = [reading(i, copies) if isinstance(i, Kernel) else i for i in step.items]
+    step.items[:0] = [copy_of(own, copies[name]) for name, own in outside.items()]
 
 
 def _weights(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> frozenset[str]:

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from tilewright.core.dtypes import BFLOAT16, FLOAT32, DType
 from tilewright.kernel.bfloat16 import to_bfloat16
 from tilewright.kernel.ir import (
+    Axis,
     Buffer,
     Cast,
     Expr,
     Kernel,
     Load,
+    Stage,
     Store,
     cast,
     load,
@@ -121,3 +123,35 @@ def narrowable(items: Iterable[Item], keep: Iterable[str]) -> Iterator[frozenset
             found = frozenset(name for name in names if kinds[name].dtype is FLOAT32)
             if found:
                 yield found
+
+
+def copy_of(source: Buffer, target: Buffer) -> Kernel:
+    """A kernel that copies an input of a segment, so that the copy can be narrow."""
+    axes = tuple(Axis(f"i{k}", dim) for k, dim in enumerate(source.shape))
+    index = tuple(axis.var for axis in axes)
+    stage = Stage(axes, (Store(target.name, index, source[index]),))
+    return Kernel(
+        name="narrow", inputs=(source,), outputs=(target,), stages=(stage,), sources=(source.name,)
+    )
+
+
+def reading(kernel: Kernel, copies: Mapping[str, Buffer]) -> Kernel:
+    """The kernel, of copies of what it reads."""
+    if pins(kernel) or not any(buffer.name in copies for buffer in kernel.inputs):
+        return kernel
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in copies:
+            return load(copies[node.buffer].name, node.dtype, node.index)
+        return None
+
+    def renamed(store: Store) -> Store:
+        return store.mapped(lambda root: transform(root, rule))
+
+    return replace(
+        kernel,
+        inputs=tuple(copies.get(buffer.name, buffer) for buffer in kernel.inputs),
+        stages=tuple(
+            replace(stage, stores=tuple(map(renamed, stage.stores))) for stage in kernel.stages
+        ),
+    )

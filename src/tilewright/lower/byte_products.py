@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.core.dtypes import INT8, UINT8
+from tilewright.core.dtypes import BFLOAT16, INT8, UINT8
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import access, affine
@@ -68,7 +68,7 @@ def byte_layouts(
 ) -> dict[str, Layout]:
     """Layouts of 8-bit images around convolutions of bytes: channels in blocks.
 
-    An image of few channels stays row by row, and gets a border.
+    An image of few channels, of bytes or bfloat16, stays row by row, and gets a border.
 
     Args:
         fixed: names of buffers that stay row by row.
@@ -81,17 +81,27 @@ def byte_layouts(
         if not _is_convolution(kernel, constants):
             continue
         for buffer in (*kernel.inputs, *kernel.outputs):
-            if buffer.name in layouts or buffer.name in constants or buffer.dtype not in BYTE_TYPES:
+            if buffer.name in layouts or buffer.name in constants:
+                continue
+            is_few = has_few_channels(buffer)
+            if buffer.dtype not in BYTE_TYPES and not (is_few and buffer.dtype is BFLOAT16):
                 continue
             reason = _against(buffer, kernels, fixed, written)
             if reason is None:
-                block = _block(buffer, kernels, blocks)
+                block = 1 if is_few else _block(buffer, kernels, blocks)
                 layouts[buffer.name] = Layout(_CHANNELS, block)
                 log.add("layout", buffer.name, f"channels in blocks of {block}")
             else:
                 log.add("layout", buffer.name, "row-major", (("blocked channels", reason),))
     _add_borders(layouts, kernels)
     return layouts
+
+
+def has_few_channels(buffer: Buffer) -> bool:
+    """True for images whose windows are taken along rows, as channels fill no block."""
+    if len(buffer.shape) not in (3, 4, 5) or not buffer.shape[_CHANNELS].is_const:
+        return False
+    return buffer.shape[_CHANNELS].const < BYTES.unit
 
 
 def _block(buffer: Buffer, kernels: Sequence[Kernel], blocks: tuple[int, int]) -> int:
@@ -175,9 +185,9 @@ def _add_borders(layouts: dict[str, Layout], kernels: Sequence[Kernel]) -> None:
             _widen(layouts, load.buffer, needs, fill)
     for stage in stages:
         extents = axis_extents(stage)
-        for load, taps in _tap_loads(stage, layouts):
+        for load, taps, unit in _tap_loads(stage, layouts):
             place = len(load.index) - 1
-            whole = {**extents, taps.name: taps.extent.ceildiv(BYTES.unit) * BYTES.unit}
+            whole = {**extents, taps.name: taps.extent.ceildiv(unit) * unit}
             after = beyond(affine(load.index[place]), shapes[load.buffer][place], whole)
             if 0 < after <= MAX_BORDER:
                 _widen(layouts, load.buffer, {place: (0, after)}, None)
@@ -202,11 +212,14 @@ def _widen(
     layouts[name] = replace(layout, border=border, fill=layout.fill if fill is None else fill)
 
 
-def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, Axis]]:
-    """Loads whose taps along the last dim become dot products: few channels, or one a sum."""
-    found: list[tuple[Load, Axis]] = []
+def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, Axis, int]]:
+    """Loads whose taps along the last dim become dot products, and factors of one: few channels,
+    or one a sum.
+    """
+    found: list[tuple[Load, Axis, int]] = []
     for node in walk(*(store.value for store in stage.stores)):
-        if not isinstance(node, Reduce) or kind_of(node) is not BYTES:
+        kind = kind_of(node) if isinstance(node, Reduce) else None
+        if kind is None or not isinstance(node, Reduce):
             continue
         loads = _data_of(node)
         if loads is None or loads[0].buffer not in layouts:
@@ -215,8 +228,9 @@ def _tap_loads(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Load, 
         channel = affine(data.index[_CHANNELS]).terms
         dense = any(axis.name in channel for axis in node.axes)
         along = affine(data.index[-1]).terms
-        if layouts[data.buffer].block == 1 or not dense:
-            found += [(data, axis) for axis in node.axes if along.get(axis.name) == Dim.of(1)]
+        if layouts[data.buffer].block == 1 or (not dense and kind is BYTES):
+            taps = [axis for axis in node.axes if along.get(axis.name) == Dim.of(1)]
+            found += [(data, axis, kind.unit) for axis in taps]
     return found
 
 
@@ -256,7 +270,7 @@ def in_dots(kernel: Kernel, kinds: Collection[DotKind]) -> Kernel:
             inner = _block_axis(node, shapes)
             if inner is not None:
                 splits[inner] = kind.unit
-            elif kind is BYTES and (taps := _taps_in_fours(node, stage, shapes)) is not None:
+            elif (taps := _taps_in_units(node, kind, stage, shapes)) is not None:
                 changed[id(node)] = taps
         stages.append(_with(stage, changed) if changed else stage)
     kernel = replace(kernel, stages=tuple(stages))
@@ -283,8 +297,8 @@ def _block_axis(node: Reduce, shapes: Mapping[str, tuple[Dim, ...]]) -> str | No
     return axis.name if steps else None
 
 
-def _taps_in_fours(
-    node: Reduce, stage: Stage, shapes: Mapping[str, tuple[Dim, ...]]
+def _taps_in_units(
+    node: Reduce, kind: DotKind, stage: Stage, shapes: Mapping[str, tuple[Dim, ...]]
 ) -> Expr | None:
     """A sum over taps: the data of the next tap is one block of lanes further, or one element."""
     loads, found = _data_of(node), factors(node)
@@ -299,18 +313,19 @@ def _taps_in_fours(
     lane = stage.axes[-1]
     form = access(data.index, shape)
     strides = form.stride(lane.name), form.stride(taps.name)
-    if strides not in ((Dim.of(1), lane.extent), (Dim.of(0), Dim.of(1))):
+    spread = [(Dim.of(1), lane.extent)] if kind is BYTES else []
+    if strides not in ((Dim.of(0), Dim.of(1)), *spread):
         return None
-    outer = Axis(f"{taps.name}o", taps.extent.ceildiv(BYTES.unit))
-    inner = Axis(f"{taps.name}i", Dim.of(BYTES.unit))
+    outer = Axis(f"{taps.name}o", taps.extent.ceildiv(kind.unit))
+    inner = Axis(f"{taps.name}i", Dim.of(kind.unit))
     extents = {**axis_extents(stage), outer.name: outer.extent, inner.name: inner.extent}
-    tap = outer.var * BYTES.unit + inner.var
+    tap = outer.var * kind.unit + inner.var
     moved = substitute(found[0], {taps.name: tap})
     read = next(part for part in walk(moved) if isinstance(part, Load))
     if beyond(affine(read.index[-2]), shape[-2], extents):
         return None
     factor: Expr = substitute(weights, {taps.name: tap})
-    if taps.extent.const % BYTES.unit:
+    if taps.extent.const % kind.unit:
         factor = select(tap.lt(dim_value(taps.extent)), factor, constant(0, weights.dtype))
     body = moved.cast(node.dtype) * factor.cast(node.dtype)
     others = (axis for axis in node.axes if axis is not taps)

@@ -109,9 +109,25 @@ def dot_product(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
                 unroll=tile.unroll,
                 outer=tile.outer,
                 chunk=1,
-                depth=2,
+                depth=1 if _overlaps(nest, reduces, tile) else 2,
             )
     return Refusal("the factors of a dot product do not lie beside each other")
+
+
+def _overlaps(nest: Nest, reduces: list[Reduce], tile: _Tile) -> bool:
+    """True where a step reads for one row what the next step reads for its neighbour.
+
+    In one round both would be loaded once and kept, for which there are too few registers.
+    """
+    for node in (node for node in reduces if len(nest.reduce_axes[id(node)]) > 1):
+        step = nest.reduce_axes[id(node)][-2].name
+        loads = [nest.loads[id(n)] for n in walk(node.body) if id(n) in nest.loads]
+        for form in loads:
+            along = form.stride(step)
+            rows = (form.stride(axis) for axis, count in tile.unroll.items() if count > 1)
+            if along is not None and along.terms and along in rows:
+                return True
+    return False
 
 
 def _lanes_of_dots(target: CpuTarget) -> tuple[int, ...]:
