@@ -417,8 +417,12 @@ def _packed_axis(node: Reduce, stage: Stage, segment: _Segment) -> dict[str, int
             continue
         size = axis.extent.const
         wide = 2 * segment.block
-        if axis is last and size < wide and size % segment.least_block == 0:
+        odd = 3 * segment.block
+        whole = size == odd or (size < wide and size % segment.least_block == 0)
+        if axis is last and whole:
             return {}  # it lies as a panel does, without padding
+        if axis is last and size % wide and size % odd == 0:
+            return {axis.name: odd}
         if axis is last and -(-size // wide) * wide <= _MAX_PADDING * size:
             return {axis.name: wide}
         if -(-size // segment.block) * segment.block <= _MAX_PADDING * size:

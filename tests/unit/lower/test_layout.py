@@ -200,6 +200,27 @@ def test_a_batch_of_constant_matrices_is_packed_into_panels() -> None:
         assert chosen.count("*") == axes
 
 
+@pytest.mark.parametrize(
+    ("cpu", "columns", "stored"),
+    [
+        ("haswell", 24, 24),
+        ("haswell", 72, 72),  # three panels of 24, not five of 16
+        ("haswell", 48, 48),
+        ("haswell", 40, 48),
+        ("skylake-avx512", 48, 48),
+        ("skylake-avx512", 80, 96),
+    ],
+)
+def test_panels_have_two_or_three_vectors_as_less_is_padded(
+    cpu: str, columns: int, stored: int
+) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = _network(nodes, {"w": _weight(48, columns)}, [5, 48])
+    engine = tw.compile(model, cpu=cpu, threads=1, verify=False)
+    (packed,) = (array for name, array in engine.parts.constants.items() if "packed" in name)
+    assert packed.size == 48 * stored
+
+
 @pytest.mark.parametrize("batch", [8, 16])
 def test_values_of_algorithms_keep_their_order(batch: int) -> None:
     """A batch of 8 or 16 is no dim of channels; results of algorithms alone are in blocks too."""
