@@ -2,6 +2,7 @@
 
 Input -> Output: an ``EngineParts`` <-> a file.
     engine.json           format, versions, specs, program, decisions, hashes of all other members
+                          (piece_hash)
     engine.sha256         hash of engine.json
     weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in
     engine.json) kernels/KEY.o, .ll    object code and its readable source
@@ -20,7 +21,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +32,13 @@ from tilewright.core.check_option import MAX_THREADS, file_path
 from tilewright.core.errors import CorruptEngine, UserError
 from tilewright.core.record import Decision, Placement
 from tilewright.core.whole_file import whole_file
+from tilewright.runtime import piece_hash
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights_file import map_member, read_weights, write_weights
 
-FORMAT = 3  # raised with every change of the records in it
+FORMAT = 4  # raised with every change of the records in it
 WEIGHTS = "weights.safetensors"
 _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
@@ -124,7 +126,7 @@ def _write(parts: EngineParts, file: Any) -> None:
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
             archive.writestr(entry, data)
-            hashes[name] = hashlib.sha256(data).hexdigest()
+            hashes[name] = piece_hash.start(data)()
 
         table = {
             name: [_dtype(a).name, list(a.shape)] for name, a in sorted(parts.constants.items())
@@ -276,14 +278,14 @@ def _large_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> memoryvie
 def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts:
     hashes: dict[str, str] = document["hashes"]
     data: dict[str, bytes | memoryview] = {}
+    hashed: dict[str, Callable[[], str]] = {}
     for entry in archive.infolist():
         if entry.filename in ("engine.json", "engine.sha256"):
             continue
         if entry.filename not in hashes:
             raise CorruptEngine(f"an unknown member {entry.filename}", remedy=_REMEDY)
         data[entry.filename] = _large_member(archive, entry) or _member(archive, entry.filename)
-        if hashlib.sha256(data[entry.filename]).hexdigest() != hashes[entry.filename]:
-            raise CorruptEngine(f"{entry.filename} does not match its hash", remedy=_REMEDY)
+        hashed[entry.filename] = piece_hash.start(data[entry.filename])
     missing = sorted(set(hashes) - set(data))
     if missing:
         raise CorruptEngine(f"missing members {missing[:5]}", remedy=_REMEDY)
@@ -295,6 +297,9 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         and all(isinstance(p, Placement) for p in placements)
     ):
         raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
+    for name, found in hashed.items():  # large members were hashed all the while
+        if found() != hashes[name]:
+            raise CorruptEngine(f"{name} does not match its hash", remedy=_REMEDY)
     kernels = {
         name[len("kernels/") :]: bytes(data[name]) for name in data if name.startswith("kernels/")
     }

@@ -9,7 +9,6 @@ safetensors knows fewer types.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import mmap
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from tilewright.core import dtypes
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CorruptEngine
+from tilewright.runtime.piece_hash import PieceHash
 
 MAPPED_FROM_BYTES = 16 << 20  # smaller weights are read into memory
 _ALIGNMENT = 64
@@ -40,7 +40,7 @@ Table = Mapping[str, list[Any]]
 
 
 def write_weights(file: IO[bytes], start: int, constants: Mapping[str, Array], table: Table) -> str:
-    """Writes all constants that are no strings; returns the SHA-256 of what was written.
+    """Writes all constants that are no strings; returns the ``PieceHash`` of what was written.
 
     Args:
         file: takes the bytes.
@@ -48,7 +48,7 @@ def write_weights(file: IO[bytes], start: int, constants: Mapping[str, Array], t
         constants: arrays by name.
         table: name -> (type, shape).
     """
-    digest = hashlib.sha256()
+    digest = PieceHash()
     for piece in _pieces(start, constants, table):
         file.write(piece)
         digest.update(piece)
