@@ -71,7 +71,8 @@ def open_data(
             arrays by input name, or one array for a model of one input.
         inputs: of the model.
         preprocessing: what is done to pictures; needed for them, refused for the rest.
-        limit: samples to use at most.
+        limit: samples to use at most; a batch that the caller makes, or whose size the model
+            fixes, stays whole.
 
     Raises:
         BadData: there is nothing at the path, or nothing that can be used.
@@ -180,13 +181,22 @@ def _from_path(
 def _of_arrays(
     path: Path, files: Sequence[Path], inputs: Sequence[ValueView], limit: int | None
 ) -> Batches:
+    any_size = not any(value.shape[0].is_const for value in inputs if value.shape)
+
     def walk() -> Iterator[Feeds]:
+        left = limit if any_size else None  # else the last batch stays whole
         for file in files:
+            if left == 0:
+                return
             feeds = as_feeds(_load(file, inputs), inputs, str(file))
             rows = num_rows(feeds)
+            if left is not None:
+                rows = min(rows, left)
+                left -= rows
             step = _batch_size(inputs) or rows
             for start in range(0, rows, step):
-                yield {name: array[start : start + step] for name, array in feeds.items()}
+                end = min(start + step, rows) if any_size else start + step
+                yield {name: array[start:end] for name, array in feeds.items()}
 
     return Batches(walk=lambda: _limited(walk(), limit), name=str(path))
 

@@ -21,6 +21,7 @@ from tilewright.graph.view import NodeView
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 3072  # of a patch, whose second moments are a matrix
+_MOST_MAGNITUDE = 1e15  # of an input: sums of its squares stay float32
 _POSITIONS = 64  # of a picture that go into second moments, spread evenly
 
 
@@ -72,6 +73,7 @@ class Moments:
 
     Attributes:
         known: whether the layer's patches can be told; a Conv that chooses its padding has none.
+        is_huge: whether inputs were too large for products in float32, and no second ones are kept.
         count: rows or pictures so far.
     """
 
@@ -88,6 +90,7 @@ class Moments:
         self.products = np.zeros((groups, elements, elements)) if wanted else None
         self.chosen = np.zeros((groups, elements))  # sum of the patches in ``products``
         self.count = self.num_products = 0
+        self.is_huge = False
 
     def add(self, x: Array) -> None:
         """Takes a batch of the layer's inputs."""
@@ -110,10 +113,14 @@ class Moments:
 
     def _multiply(self, rows: Array) -> None:
         """rows: [groups, patches, elements]."""
-        if self.products is not None:
-            self.products += np.matmul(rows.transpose(0, 2, 1), rows)
-            self.chosen += rows.sum(1, dtype=np.float64)
-            self.num_products += rows.shape[1]
+        if self.products is None:
+            return
+        if np.abs(rows).max(initial=0) > _MOST_MAGNITUDE:
+            self.products, self.is_huge = None, True
+            return
+        self.products += np.matmul(rows.transpose(0, 2, 1), rows)
+        self.chosen += rows.sum(1, dtype=np.float64)
+        self.num_products += rows.shape[1]
 
     @property
     def mean(self) -> Array:
@@ -149,6 +156,8 @@ def why_none(moments: Moments | None) -> str | None:
         return "no data"
     if not moments.known:
         return UNKNOWN
+    if moments.is_huge:
+        return f"its inputs exceed {_MOST_MAGNITUDE:g}, and their products float32"
     return None if moments.products is not None else "its patches are too large"
 
 

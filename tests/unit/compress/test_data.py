@@ -69,6 +69,17 @@ def test_iterables_functions_and_folders(tmp_path: Path) -> None:
     assert len(list(open_data(arrays, _inputs(), limit=3))) == 2
 
 
+@pytest.mark.parametrize(("rows", "sizes"), [("n", [8, 3]), (8, [8, 8])])
+def test_a_limit_ends_within_rows_of_any_number(
+    rows: Any, sizes: list[int], tmp_path: Path
+) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", normal(8, 3))
+    found = open_data(tmp_path, _inputs((rows, 3)), limit=11)
+    for _ in range(2):
+        assert [len(feeds["x"]) for feeds in found] == sizes
+
+
 def test_pictures_are_scaled_cropped_and_ordered(tmp_path: Path) -> None:
     folder = _pictures(tmp_path / "p")
     batches = open_data(folder, _inputs(("n", 3, 6, 8)), preprocessing=HOW)

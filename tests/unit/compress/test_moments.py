@@ -12,7 +12,7 @@ from tilewright.compress.affine import dequantize, quantize, quantize_weights
 from tilewright.compress.bias_correction import corrected, mean_error
 from tilewright.compress.gptq import Steps, closer, factor_of, gptq, squared_errors
 from tilewright.compress.layers import Layer, find_layers
-from tilewright.compress.moments import Moments, as_matrix, from_matrix
+from tilewright.compress.moments import Moments, as_matrix, from_matrix, why_none
 from tilewright.compress.refine import refine
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import reference
@@ -144,6 +144,18 @@ def test_only_means_when_only_these_were_asked_for() -> None:
     np.testing.assert_allclose(moments.mean[0], x.mean(0), atol=1e-5)
     with pytest.raises(ValueError, match="no second ones"):
         moments.gram(centred=True)
+
+
+def test_inputs_whose_squares_exceed_float32_give_means_only() -> None:
+    """Sums that overflow would choose integers by nothing."""
+    _, _, moments, x = _conv(CASES[0])
+    assert why_none(moments) is None
+    for factor in (1e25, 1):
+        moments.add(x * np.float32(factor))
+        assert "exceed 1e+15" in str(why_none(moments))
+    assert np.isfinite(moments.mean).all()
+    with pytest.raises(ValueError, match="no second ones"):
+        moments.gram(centred=False)
 
 
 def test_moving_single_integers_comes_closer_than_one_pass() -> None:
