@@ -2,17 +2,20 @@
 
 Input -> Output: a target -> a module that exports ``POOL_EXPORTS``; the runtime calls them through
 ``runtime.cpu.threads``, kernels call ``tw_pool_run``.
-Guarantees: every index goes to exactly one call of the body; ``run`` returns after all of them;
-calls while the pool is busy, nested calls, and calls in a forked child run on the caller's thread.
+    Each thread takes its own part of the range chunk by chunk, then what is left of the others'.
+Guarantees: every index goes to exactly one call of the body; ``run`` returns after all of them, and
+waits for no thread that has not begun; calls while the pool is busy, nested calls, and calls in a
+forked child run on the caller's thread.
 Idle workers spin for a moment, then sleep until the next run: they use no processor time.
 Not here: how work is cut (generate), who owns pools (runtime.cpu.threads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tilewright.codegen.cpu.emit import (
+    I1,
     I8,
     I32,
     I64,
@@ -36,12 +39,19 @@ POOL_EXPORTS = (
 
 # Head of a pool, bytes.  The kernel hands a forked child this memory filled with zeros, so that
 # its size reads 0 and everything runs on the caller.  Where that is not offered, PROCESS is set.
-_SIZE, _PROCESS, _LOCK, _BYTES = 0, 8, 64, 16
-# One slot a worker, each field that another thread polls in a cache line of its own.
-_SLOTS, _SLOT_BYTES = 128, 640
-_EPOCH, _BODY, _CONTEXT, _LOW, _HIGH = 0, 8, 16, 24, 32
-_DONE, _ASLEEP, _MUTEX, _CONDITION, _THREAD = 64, 128, 192, 320, 448
+# RUN counts runs, FINISHED the iterations that workers have ever done, BEFORE those before the
+# present run.
+_SIZE, _PROCESS, _BYTES, _RUN, _BEFORE = 0, 8, 16, 24, 32
+_LOCK, _FINISHED = 64, 128
+# One slot a thread, the caller's first.  What a run is lies in one cache line, as a worker has to
+# wait for each line that the caller has written.
+_SLOTS, _SLOT_BYTES = 192, 640
+_EPOCH, _CLAIM, _CHUNK, _HIGH, _TOP, _BODY, _CONTEXT, _SHARED = range(0, 64, 8)
+_POOL, _NUMBER, _STOP = 64, 72, 80
+_ASLEEP, _MUTEX, _CONDITION, _THREAD = 128, 192, 320, 448
 
+_MOST_CHUNKS = 8  # of one part: what a thread that is held up leaves to others
+_LEAST_GRAINS = 8  # of one chunk
 _SPINS_A_CHECK = 256  # pauses between looks at the clock
 _SPIN_NS = 20_000  # then yield the processor between looks
 _AWAKE_NS = 1_500_000  # then sleep
@@ -69,6 +79,8 @@ def add_pool(module: Module) -> None:
         i64  tw_pool_pin(ptr, i64 worker, i64 cpu)   0 when done (Linux only); worker from 1
     """
     _emit_worker(module)
+    _emit_part(module)
+    _emit_work(module)
     _emit_wait(module)
     _emit_create(module)
     _emit_stop(module)
@@ -101,15 +113,21 @@ def _atomic_read(b: Builder, base: Value, offset: int, order: str) -> Value:
     return b.result(I64, f"load atomic i64, ptr {_field(b, base, offset).ref} {order}, align 8")
 
 
+def _write_atomically(b: Builder, base: Value, fields: Mapping[int, Value]) -> None:
+    """What threads may read that do not use it."""
+    for offset, value in fields.items():
+        address = _field(b, base, offset)
+        b.emit(f"store atomic {value.typed}, ptr {address.ref} monotonic, align 8")
+
+
 def _atomic_write(b: Builder, base: Value, offset: int, value: Value, order: str) -> None:
     address = _field(b, base, offset)
     b.emit(f"store atomic {value.typed}, ptr {address.ref} {order}, align 8")
 
 
 def _slot(b: Builder, pool: Value, worker: Value) -> Value:
-    """Workers count from 1; the caller is 0 and has no slot."""
-    offset = b.add(b.mul(worker, index(_SLOT_BYTES)), index(_SLOTS - _SLOT_BYTES))
-    return b.gep(pool, offset)
+    """Workers count from 1; the caller is 0."""
+    return b.gep(pool, b.add(b.mul(worker, index(_SLOT_BYTES)), index(_SLOTS)))
 
 
 def _pause(b: Builder) -> None:
@@ -131,23 +149,81 @@ def clock_ns(b: Builder, place: Value) -> Value:
 
 
 def _emit_worker(module: Module) -> None:
-    """A worker's life: wait for its epoch to change, do the part, report, again."""
+    """A worker's life: wait for its epoch to change, work on the run of that number, again."""
     b = module.function("tw_pool_worker", [("slot", PTR)], result=PTR, internal=True)
     slot = b.params["slot"]
+    pool, number = b.load(PTR, _field(b, slot, _POOL)), _read(b, slot, _NUMBER)
     seen = b.alloca(I64, align=8)
     b.store(index(0), seen)
     with b.forever() as leave:
-        old = b.load(I64, seen)
-        epoch = b.call("tw_pool_wait", I64, [slot, old])
+        epoch = b.call("tw_pool_wait", I64, [slot, b.load(I64, seen)])
         b.store(epoch, seen)
-        body = b.load(PTR, _field(b, slot, _BODY))
         work = b.label("work")
-        b.branch(b.icmp("eq", b.ptrtoint(body), index(0)), leave, work)
+        stopped = _atomic_read(b, slot, _STOP, "monotonic")
+        b.branch(b.icmp("ne", stopped, index(0)), leave, work)
         b.enter(work)
-        context = b.load(PTR, _field(b, slot, _CONTEXT))
-        b.call(body, None, [context, _read(b, slot, _LOW), _read(b, slot, _HIGH)])
-        _atomic_write(b, slot, _DONE, epoch, "release")
+        b.call("tw_pool_work", None, [pool, number, epoch])
     b.ret(constant(PTR, 0))
+
+
+def _emit_work(module: Module) -> None:
+    """What a worker does of a run: its own part, then what is left of the others'."""
+    params = [("pool", PTR), ("number", I64), ("run", I64)]
+    b = module.function("tw_pool_work", params, internal=True, noinline=True)
+    pool, number, run = (b.params[name] for name in ("pool", "number", "run"))
+    own = _slot(b, pool, number)
+    parts = _atomic_read(b, own, _SHARED, "monotonic")
+    _report(b, pool, b.call("tw_pool_part", I64, [own, run]))
+    with b.loop(1, parts) as turn:
+        place = b.add(number, turn)
+        wrapped = b.select(b.icmp("slt", place, parts), place, b.sub(place, parts))
+        _report(b, pool, b.call("tw_pool_part", I64, [_slot(b, pool, wrapped), run]))
+
+
+def _report(b: Builder, pool: Value, done: Value) -> None:
+    with b.when(b.icmp("sgt", done, index(0))):
+        finished = _field(b, pool, _FINISHED)
+        b.result(I64, f"atomicrmw add ptr {finished.ref}, {done.typed} release, align 8")
+
+
+def _emit_part(module: Module) -> None:
+    """Claims and does chunks of one part until none is left; returns the iterations done.
+
+    A claim is one word of each part: the run's number, modulo 2**32, over the chunks left.  It
+    changes by compare-and-swap only, so that a thread that comes late, to a run that has ended, can
+    claim nothing: whatever it has read of another run by then is not used.
+    """
+    params = [("slot", PTR), ("run", I64)]
+    b = module.function("tw_pool_part", params, result=I64, internal=True, noinline=True)
+    slot, tag = b.params["slot"], b.shl(b.params["run"], index(32))
+    done = b.alloca(I64, align=8)
+    b.store(index(0), done)
+    with b.forever() as empty:
+        word = _atomic_read(b, slot, _CLAIM, "acquire")
+        left = b.and_(word, index((1 << 32) - 1))
+        for useless in (b.icmp("ne", b.sub(word, left), tag), b.icmp("eq", left, index(0))):
+            some = b.label("some")
+            b.branch(useless, empty, some)
+            b.enter(some)
+        chunk, high, top = (_atomic_read(b, slot, at, "monotonic") for at in (_CHUNK, _HIGH, _TOP))
+        body, context = (_atomic_pointer(b, slot, at) for at in (_BODY, _CONTEXT))
+        with b.when(_swap(b, _field(b, slot, _CLAIM), word, b.sub(word, index(1)))):
+            low = b.sub(top, b.mul(left, chunk))
+            end = b.intrinsic("smin", I64, [high, b.add(low, chunk)])
+            b.call(body, None, [context, low, end])
+            b.store(b.add(b.load(I64, done), b.sub(end, low)), done)
+    b.ret(b.load(I64, done))
+
+
+def _atomic_pointer(b: Builder, base: Value, offset: int) -> Value:
+    return b.result(PTR, f"load atomic ptr, ptr {_field(b, base, offset).ref} monotonic, align 8")
+
+
+def _swap(b: Builder, place: Value, old: Value, new: Value) -> Value:
+    """i1: the word was as expected, and is the new one now."""
+    words = f"ptr {place.ref}, {old.typed}, {new.typed}"
+    pair = b.result(I64, f"cmpxchg {words} acq_rel monotonic, align 8")
+    return b.result(I1, f"extractvalue {{ i64, i1 }} {pair.ref}, 1")
 
 
 def _emit_wait(module: Module) -> None:
@@ -205,16 +281,21 @@ def _sleep(b: Builder, slot: Value, seen: Value) -> None:
     b.ret(_atomic_read(b, slot, _EPOCH, "acquire"))
 
 
-def _wake(b: Builder, slot: Value) -> None:
-    """Publishes what was written to the slot."""
-    epoch = b.add(_read(b, slot, _EPOCH), index(1))
-    _atomic_write(b, slot, _EPOCH, epoch, "seq_cst")
+def _wake(b: Builder, slot: Value, run: Value) -> None:
+    """Publishes what was written for a run."""
+    _atomic_write(b, slot, _EPOCH, run, "seq_cst")
     asleep = _atomic_read(b, slot, _ASLEEP, "seq_cst")
     with b.when(b.icmp("ne", asleep, index(0))):
         mutex = _field(b, slot, _MUTEX)
         b.call("pthread_mutex_lock", I32, [mutex])
         b.call("pthread_cond_signal", I32, [_field(b, slot, _CONDITION)])
         b.call("pthread_mutex_unlock", I32, [mutex])
+
+
+def _next_run(b: Builder, pool: Value) -> Value:
+    run = b.add(_read(b, pool, _RUN), index(1))
+    _write(b, pool, _RUN, run)
+    return run
 
 
 # --- creation and destruction ---------------------------------------------------------------------
@@ -259,6 +340,8 @@ def _start_workers(b: Builder, pool: Value, threads: Value, count: Value) -> Non
     with b.loop(1, threads) as worker, b.when(b.icmp("eq", b.load(I64, count), worker)):
         # (After one refusal no further thread is asked for.)
         slot = _slot(b, pool, worker)
+        b.store(pool, _field(b, slot, _POOL), 8)
+        _write(b, slot, _NUMBER, worker)
         b.call("pthread_mutex_init", I32, [_field(b, slot, _MUTEX), constant(PTR, 0)])
         b.call("pthread_cond_init", I32, [_field(b, slot, _CONDITION), constant(PTR, 0)])
         arguments = [_field(b, slot, _THREAD), constant(PTR, 0), start, slot]
@@ -279,10 +362,11 @@ def _emit_stop(module: Module) -> None:
         b.call("sched_yield", I32, [])
     size = _read(b, pool, _SIZE)
     _write(b, pool, _SIZE, index(1))
+    run = _next_run(b, pool)
     with b.loop(1, size) as worker:
         slot = _slot(b, pool, worker)
-        b.store(constant(PTR, 0), _field(b, slot, _BODY), 8)
-        _wake(b, slot)
+        _atomic_write(b, slot, _STOP, index(1), "monotonic")
+        _wake(b, slot, run)
     with b.loop(1, size) as worker:
         thread = _read(b, _slot(b, pool, worker), _THREAD)
         b.call("pthread_join", I32, [thread, constant(PTR, 0)])
@@ -326,7 +410,7 @@ def _emit_run(module: Module) -> None:
         b.enter(here)
 
     grain = b.intrinsic("smax", I64, [grain, index(1)])
-    units = b.sdiv(b.add(total, b.sub(grain, index(1))), grain)
+    units = _ceildiv(b, total, grain)
     unless(b.icmp("slt", units, index(2)))
     unless(b.icmp("eq", b.ptrtoint(pool), index(0)))
     size = _read(b, pool, _SIZE)
@@ -335,20 +419,35 @@ def _emit_run(module: Module) -> None:
     unless(_is_taken(b, lock))
     # A pool that has been stopped meanwhile has size 1: one part, on this thread.
     parts = b.intrinsic("smin", I64, [units, _read(b, pool, _SIZE)])
+    run = _next_run(b, pool)
+    # Small parts have one chunk, which only a caller that waits for long takes from its owner.
+    small = b.icmp("slt", b.sdiv(units, parts), index(2 * _LEAST_GRAINS))
+    shared = b.select(small, index(1), parts)
+    with b.loop(b.zext(small, I64), parts) as part:
+        slot = _slot(b, pool, part)
+        _write_atomically(b, slot, {_BODY: body, _CONTEXT: context, _SHARED: shared})
+        _offer(b, slot, run, (total, units, grain), (part, parts))
+        with b.when(b.icmp("sgt", part, index(0))):
+            _wake(b, slot, run)
 
-    def bound(part: Value) -> Value:
-        return b.intrinsic("smin", I64, [total, b.mul(b.sdiv(b.mul(units, part), parts), grain)])
+    def whole() -> Value:
+        first = b.intrinsic("smin", I64, [total, b.mul(b.sdiv(units, parts), grain)])
+        b.call(body, None, [context, index(0), first])
+        return first
 
-    with b.loop(1, parts) as worker:
-        slot = _slot(b, pool, worker)
-        b.store(body, _field(b, slot, _BODY), 8)
-        b.store(context, _field(b, slot, _CONTEXT), 8)
-        _write(b, slot, _LOW, bound(worker))
-        _write(b, slot, _HIGH, bound(b.add(worker, index(1))))
-        _wake(b, slot)
-    b.call(body, None, [context, index(0), bound(index(1))])
-    with b.loop(1, parts) as worker:
-        _await_done(b, _slot(b, pool, worker))
+    def in_chunks() -> Value:
+        return b.call("tw_pool_part", I64, [_slot(b, pool, index(0)), run])
+
+    wanted = b.alloca(I64, align=8)
+    everything = b.add(_read(b, pool, _BEFORE), total)
+    b.store(b.sub(everything, b.if_else(small, whole, in_chunks)), wanted)
+    with b.forever() as done:
+        _spin(b, pool, b.load(I64, wanted), done)
+        with b.loop(1, parts) as part:
+            taken = b.call("tw_pool_part", I64, [_slot(b, pool, part), run])
+            b.store(b.sub(b.load(I64, wanted), taken), wanted)
+        b.call("sched_yield", I32, [])
+    _write(b, pool, _BEFORE, b.load(I64, wanted))
     _atomic_write(b, pool, _LOCK, index(0), "release")
     b.ret()
     b.enter(alone)
@@ -368,17 +467,38 @@ def _is_taken(b: Builder, lock: Value) -> Value:
     return b.if_else(is_free, compete, lambda: constant(is_free.type, 1))
 
 
-def _await_done(b: Builder, slot: Value) -> None:
-    """Spins until the worker has reported its epoch; on a crowded machine lets others run."""
-    epoch = _read(b, slot, _EPOCH)
-    with b.forever() as done:
-        with b.loop(0, _SPINS_A_CHECK):
-            later = b.label("later")
-            finished = _atomic_read(b, slot, _DONE, "acquire")
-            b.branch(b.icmp("eq", finished, epoch), done, later)
-            b.enter(later)
-            _pause(b)
-        b.call("sched_yield", I32, [])
+def _offer(
+    b: Builder,
+    slot: Value,
+    run: Value,
+    work: tuple[Value, Value, Value],
+    part: tuple[Value, Value],
+) -> None:
+    """Cuts a part into chunks of equal numbers of grains, and lets threads claim them."""
+    (total, units, grain), (number, parts) = work, part
+    first, last = (b.sdiv(b.mul(units, at), parts) for at in (number, b.add(number, index(1))))
+    size = b.sub(last, first)
+    most = b.intrinsic("smin", I64, [b.sdiv(size, index(_LEAST_GRAINS)), index(_MOST_CHUNKS)])
+    grains = _ceildiv(b, size, b.intrinsic("smax", I64, [most, index(1)]))
+    count, chunk = _ceildiv(b, size, grains), b.mul(grains, grain)
+    top = b.add(b.mul(first, grain), b.mul(count, chunk))
+    high = b.intrinsic("smin", I64, [total, b.mul(last, grain)])
+    _write_atomically(b, slot, {_CHUNK: chunk, _HIGH: high, _TOP: top})
+    _atomic_write(b, slot, _CLAIM, b.or_(b.shl(run, index(32)), count), "release")
+
+
+def _ceildiv(b: Builder, whole: Value, part: Value) -> Value:
+    return b.sdiv(b.add(whole, b.sub(part, index(1))), part)
+
+
+def _spin(b: Builder, pool: Value, wanted: Value, done: str) -> None:
+    """Goes on at ``done`` when workers have done so many iterations, or below after a while."""
+    with b.loop(0, _SPINS_A_CHECK):
+        later = b.label("later")
+        finished = _atomic_read(b, pool, _FINISHED, "acquire")
+        b.branch(b.icmp("eq", finished, wanted), done, later)
+        b.enter(later)
+        _pause(b)
 
 
 def _emit_size(module: Module) -> None:

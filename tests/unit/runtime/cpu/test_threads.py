@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,33 @@ def test_bounds_are_multiples_of_the_grain() -> None:
     assert seen[-1][1] == 100
     assert len(seen) == 3
     assert all(lo % 16 == 0 for lo, _ in seen)
+
+
+@pytest.mark.parametrize(("part", "chunks"), [(8, 3), (128, 24)])
+def test_others_do_what_a_thread_that_is_held_up_has_not_begun(part: int, chunks: int) -> None:
+    """The first worker rests in its first call until everything else is done."""
+    pool = shared_pool(_code(), 3, _EXTRA)
+    caller = threading.get_ident()
+    seen: list[tuple[int, int, int]] = []
+    resting: list[int] = []
+
+    def body(context: int, lo: int, hi: int) -> None:
+        del context
+        mine = threading.get_ident()
+        seen.append((lo, hi, mine))
+        if mine != caller and not resting:
+            resting.append(mine)
+            end = time.monotonic() + 20
+            while len(seen) < chunks and time.monotonic() < end:
+                time.sleep(0.001)
+
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    call = signature(body)
+    address = ctypes.cast(call, ctypes.c_void_p).value
+    _repeat(pool)(pool.handle, address, 0, 3 * part, 1, 1)
+    assert sum(hi - lo for lo, hi, _ in seen) == 3 * part
+    assert len({lo for lo, _, _ in seen}) == len(seen) == chunks
+    assert all(sum(one == by for _, _, by in seen) == 1 for one in resting)
 
 
 def test_no_wake_up_is_lost_after_naps() -> None:
