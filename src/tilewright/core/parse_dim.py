@@ -17,10 +17,8 @@ from functools import lru_cache, reduce
 from tilewright.core.errors import InvalidModel
 from tilewright.core.shape import Dim, total
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<int>\d+)|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|`(?P<quoted>(?:[^`]|``)*)`"
-    r"|(?P<sign>//|[-+*%/(),]))"
-)
+_TOKEN = re.compile(r"\d+|[A-Za-z_][A-Za-z_0-9]*|`(?:[^`]|``)*`|//|\S")
+_LETTER = re.compile(r"[A-Za-z_]")
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 
 
@@ -38,10 +36,9 @@ def _quotient(divide: Callable[[Dim, Dim], Dim]) -> Callable[[Dim, Dim], Dim]:
 
 
 _FLOOR, _REST = _quotient(Dim.__floordiv__), _quotient(Dim.__mod__)
-_OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
-    "*": lambda left, right: left * right,
-    "//": _FLOOR,
-    "%": _REST,
+_Operation = Callable[[Dim, Dim], Dim]
+_SIGNS: dict[str, _Operation] = {"*": Dim.__mul__, "//": _FLOOR, "%": _REST}
+_FUNCTIONS: dict[str, _Operation] = {
     "floor": _FLOOR,
     "floordiv": _FLOOR,
     "ceil": _quotient(Dim.ceildiv),
@@ -51,8 +48,11 @@ _OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 _MAX_TEXT = 32_768
 _MAX_REMEMBERED = 4_096  # an engine repeats few texts thousands of times
+_MAX_CALL = 1_024  # characters of a function that is remembered
 _MAX_TOKENS = 8_192
 _MAX_LEVELS = 220  # parentheses and calls; a dim of the largest depth has two for each level
+
+_calls: dict[str, Dim] = {}  # functions by their text
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)
@@ -72,38 +72,25 @@ def parse(text: str) -> Dim:
 
 
 class _Parser:
-    """Precedence climbing over the tokens (kind, text)."""
+    """Precedence climbing over the tokens; the empty one is the end."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = self._split(text)
-        self._position = 0
-        self._level = 0
-
-    def _split(self, text: str) -> list[tuple[str, str]]:
         if len(text) > _MAX_TEXT:
             raise ValueError(f"a dimension of {len(text)} characters")
-        tokens: list[tuple[str, str]] = []
-        position, end = 0, len(text.rstrip())
-        while position < end:
-            match = _TOKEN.match(text, position)
-            if match is None or match.lastgroup is None or len(tokens) == _MAX_TOKENS:
-                raise self._error()
-            kind, part = match.lastgroup, match[match.lastgroup]
-            if kind == "quoted":
-                kind, part = "name", part.replace("``", "`")
-            elif kind == "name":
-                kind = "call" if part in _OPERATIONS else "name"
-            tokens.append((kind, part))
-            position = match.end()
-        return [*tokens, ("end", "")]
+        self._text = text
+        self._tokens = _TOKEN.findall(text)
+        if len(self._tokens) > _MAX_TOKENS:
+            raise self._error()
+        self._closes = _closes(self._tokens)
+        self._tokens.append("")
+        self._position = 0
 
     def _error(self) -> ValueError:
         return ValueError(f"not a dimension: {self._text[:80]!r}")
 
     def expect_end(self) -> None:
         """Refuses what follows an expression."""
-        if self._tokens[self._position][0] != "end":
+        if self._tokens[self._position]:
             raise self._error()
 
     def expression(self, least: int = 1) -> Dim:
@@ -111,8 +98,8 @@ class _Parser:
         value = self._operand()
         addends: list[Dim] = []
         while True:
-            kind, sign = self._tokens[self._position]
-            level = _PRECEDENCE.get(sign, 0) if kind == "sign" else 0
+            sign = self._tokens[self._position]
+            level = _PRECEDENCE.get(sign, 0)
             if level < least:
                 return total([*addends, value]) if addends else value
             self._position += 1
@@ -121,30 +108,51 @@ class _Parser:
                 addends.append(value)
                 value = right if sign == "+" else -right
             else:
-                value = _OPERATIONS[sign](value, right)
+                value = _SIGNS[sign](value, right)
 
     def _operand(self) -> Dim:
         negative = False
         while self._taken("-"):
             negative = not negative
-        kind, text = self._tokens[self._position]
-        if (kind, text) == ("sign", "("):
+        token = self._tokens[self._position]
+        if token == "(":
             value = self._arguments("")[0]
-        elif kind == "call" and self._tokens[self._position + 1] == ("sign", "("):
-            self._position += 1
-            value = reduce(_OPERATIONS[text], self._arguments(text))
-        elif kind in ("int", "name", "call"):
-            self._position += 1
-            value = Dim.of(int(text)) if kind == "int" else Dim.symbol(text)
+        elif token in _FUNCTIONS and self._tokens[self._position + 1] == "(":
+            value = self._call(token)
         else:
-            raise self._error()
+            value = self._leaf(token)
+            self._position += 1
         return -value if negative else value
+
+    def _leaf(self, token: str) -> Dim:
+        if _LETTER.match(token):
+            return Dim.symbol(token)
+        if len(token) > 1 and token[0] == "`":
+            return Dim.symbol(token[1:-1].replace("``", "`"))
+        if token.isdecimal():
+            return Dim.of(int(token))
+        raise self._error()
+
+    def _call(self, name: str) -> Dim:
+        """A function of dims; sizes of a deep network contain those of all layers before it."""
+        first, close = self._position, self._closes.get(self._position + 1)
+        if close is None:
+            raise self._error()
+        text = " ".join(self._tokens[first : close + 1])
+        known = _calls.get(text)
+        if known is not None:
+            self._position = close + 1
+            return known
+        self._position += 1
+        value = reduce(_FUNCTIONS[name], self._arguments(name))
+        if len(_calls) >= _MAX_REMEMBERED:
+            _calls.clear()
+        if len(text) <= _MAX_CALL:
+            _calls[text] = value
+        return value
 
     def _arguments(self, name: str) -> list[Dim]:
         """What stands in parentheses; only functions take more than one."""
-        self._level += 1
-        if self._level > _MAX_LEVELS:
-            raise ValueError("a dimension is nested too deeply")
         self._position += 1
         found = [self.expression()]
         if name in ("floor", "ceil") and self._taken("/"):
@@ -153,11 +161,24 @@ class _Parser:
             found.append(self.expression())
         if not self._taken(")"):
             raise self._error()
-        self._level -= 1
         return found
 
     def _taken(self, sign: str) -> bool:
-        if self._tokens[self._position] != ("sign", sign):
+        if self._tokens[self._position] != sign:
             return False
         self._position += 1
         return True
+
+
+def _closes(tokens: list[str]) -> dict[int, int]:
+    """Which token closes each parenthesis."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for number, token in enumerate(tokens):
+        if token == "(":
+            opened.append(number)
+            if len(opened) > _MAX_LEVELS:
+                raise ValueError("a dimension is nested too deeply")
+        elif token == ")" and opened:
+            found[opened.pop()] = number
+    return found

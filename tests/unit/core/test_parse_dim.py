@@ -1,9 +1,12 @@
 """Text of dims: what is read, and what is refused at once."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.core import parse_dim
 from tilewright.core.parse_dim import parse
 from tilewright.core.shape import Dim
 
@@ -99,3 +102,30 @@ def test_any_text_gives_a_dim_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert parse(str(dim)) == dim
+
+
+def test_parts_that_texts_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes of a deep network contain those of all layers before it."""
+    text = "size_of_this_test"
+    texts, read = list[str](), list[str]()
+    for _ in range(20):
+        text = f"floor(({text}+1)/2)"
+        texts += [text, f"8*{text}+1"]
+    arguments = parse_dim._Parser._arguments
+
+    def counted(parser: Any, name: str) -> list[Dim]:
+        if name:
+            read.append(name)
+        return arguments(parser, name)
+
+    monkeypatch.setattr(parse_dim._Parser, "_arguments", counted)
+    values = [parse(text).evaluate({"size_of_this_test": 5}) for text in texts]
+    assert values[:4] == [3, 25, 2, 17]
+    assert len(read) == 20
+
+
+def test_what_was_read_before_changes_nothing() -> None:
+    assert str(parse("floor(ab/2)")) == "floor(ab/2)"
+    for text in ("floor(a b/2)", "3*floor(a b/2)", "*(2)", "2*%(3)", "`", "floor(`a/2)"):
+        with pytest.raises(ValueError, match="not a dimension"):
+            parse(text)
