@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
+from tilewright.compiler.pair_products import in_pairs
 from tilewright.compiler.retype import Narrowing, copy_of, narrowable, pins, reading
 from tilewright.core.dtypes import BFLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
@@ -67,14 +68,17 @@ def use_bfloat16(
     constants: dict[str, Array],
     log: DecisionLog,
     disabled: Collection[str] = (),
+    *,
+    pair_lanes: int = 0,
 ) -> None:
     """Rounds the operands of contractions in every segment, those of sub-programs too.
 
     Args:
         disabled: algorithms that are not used; without Winograd its convolutions are rounded too.
+        pair_lanes: lanes of vectors of pairs; 0: products of computed tensors are not rounded.
     """
     for segment in program.segments():
-        _round_segment(segment, constants, log, disabled)
+        _round_segment(segment, constants, log, disabled, pair_lanes)
 
 
 def _round_segment(
@@ -82,7 +86,13 @@ def _round_segment(
     constants: dict[str, Array],
     log: DecisionLog,
     disabled: Collection[str],
+    pair_lanes: int,
 ) -> None:
+    left: set[str] = set()
+    if pair_lanes:
+        segment.items, left = in_pairs(
+            segment.items, segment.keep, constants, _groups(segment), pair_lanes, log
+        )
     _copy_images(segment, constants)
     found = [
         contraction
@@ -90,8 +100,8 @@ def _round_segment(
         if isinstance(item, Kernel)
         for contraction in _contractions(item, constants, segment.keep, disabled)
     ]
-    groups = {name: group for group in narrowable(segment.items, segment.keep) for name in group}
-    values: set[str] = set()
+    groups = _groups(segment)
+    values = set[str]().union(*(groups.get(name, ()) for name in left))
     weights: dict[str, str] = {}
     for one in sorted(found, key=lambda one: one.has_fewer):
         reason = one.against
@@ -115,6 +125,11 @@ def _round_segment(
         constants[narrow] = constants[name].astype(ml_dtypes.bfloat16)
     narrowing = Narrowing(dtype=BFLOAT16, values=frozenset(values), weights=weights)
     segment.items = [narrowing.item(item) for item in segment.items]
+
+
+def _groups(segment: DraftSegment) -> dict[str, frozenset[str]]:
+    """What becomes narrow together with each value that can."""
+    return {name: group for group in narrowable(segment.items, segment.keep) for name in group}
 
 
 def _copy_images(segment: DraftSegment, constants: Mapping[str, Array]) -> None:

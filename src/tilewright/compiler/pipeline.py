@@ -38,6 +38,7 @@ from tilewright.core.errors import BadOption
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
+from tilewright.kernel.dot import PAIRS
 from tilewright.lower.families import LOWERINGS
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.program import Program, Segment, all_steps, reads
@@ -88,7 +89,10 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
     if build.options.precision == "bf16":
         with build.stage("precision"):
-            use_bfloat16(draft, builder.constants, build.log, build.options.disable)
+            lanes = target.lanes(32) if PAIRS in dot_kinds(target) else 0
+            use_bfloat16(
+                draft, builder.constants, build.log, build.options.disable, pair_lanes=lanes
+            )
     store = KernelStore(target, build.log, build.options.disable)
     store.count(draft)
     with build.stage("layout"):

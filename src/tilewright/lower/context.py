@@ -32,7 +32,9 @@ class Unlowerable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``target`` is the same memory as ``source`` under another shape (same number of elements)."""
+    """``target`` is the same memory as ``source`` under another shape (the same bytes; in kernels
+    that are lowered, the same elements).
+    """
 
     target: Buffer
     source: Buffer

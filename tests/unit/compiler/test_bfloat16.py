@@ -207,6 +207,68 @@ def test_reasons_against() -> None:
     assert found["product+bias"] == "t is read outside of the segment, or is an input of it"
 
 
+def two_tensors(rows: int, terms: int, columns: int, *, turned: bool) -> onnx.ModelProto:
+    """``tanh(a) @ tanh(b)`` of two batches; ``turned``: b comes with its columns first."""
+    shape = (2, columns, terms) if turned else (2, terms, columns)
+    nodes = [
+        node("Tanh", ["a"], ["s"], name="left"),
+        node("Tanh", ["b"], ["t"], name="right"),
+        node("Transpose", ["t"], ["u"], name="turn", perm=[0, 2, 1] if turned else [0, 1, 2]),
+        node("MatMul", ["s", "u"], ["y"], name="product"),
+    ]
+    inputs = [tensor_info("a", (2, rows, terms)), tensor_info("b", shape)]
+    return model_of(nodes, inputs=inputs, outputs=["y"])
+
+
+@pytest.mark.skipif(not HAS_PAIRS, reason="no instruction for pairs")
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_two_computed_tensors_have_the_bits_of_their_pairs(turned: bool) -> None:
+    engine = compiled(two_tensors(20, 64, 48, turned=turned), precision="bf16")
+    said = {d.chosen for d in engine.decisions if d.stage == "precision"}
+    assert "products of bfloat16 in pairs, sums in float32" in said
+    a, b = normal(2, 20, 64), normal(2, 48, 64) if turned else normal(2, 64, 48)
+    found = engine.run({"a": a, "b": b})["y"]
+    tanh = compiled(
+        model_of([node("Tanh", ["x"], ["y"])], inputs=[tensor_info("x", ("n", "m"))], outputs=["y"])
+    )
+    for batch in range(2):
+        left, right = (rounded(tanh.run({"x": part[batch]})["y"]) for part in (a, b))
+        np.testing.assert_array_equal(found[batch], in_pairs(left, right.T if turned else right))
+
+
+@pytest.mark.skipif(not HAS_PAIRS, reason="no instruction for pairs")
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ((20, 63, 48), "63 products of a sum"),
+        ((20, 64, 40), "40 columns are no whole vectors"),
+        ((4, 64, 48), "too few rows use the right operand"),
+    ],
+)
+def test_reasons_against_pairs(sizes: tuple[int, int, int], reason: str) -> None:
+    engine = compiled(two_tensors(*sizes, turned=False), precision="bf16")
+    (found,) = reasons(engine).values()
+    assert found.startswith(reason)
+
+
+@pytest.mark.skipif(not HAS_PAIRS, reason="no instruction for pairs")
+def test_pairs_and_first_convolutions_live_in_one_segment() -> None:
+    model = two_tensors(20, 64, 48, turned=True)
+    model.graph.node.append(node("Conv", ["x", "w"], ["z"], name="first", pads=[1] * 4))
+    model.graph.input.append(tensor_info("x", (1, 3, 12, 12)))
+    model.graph.output.append(onnx.ValueInfoProto(name="z"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(normal(16, 3, 3, 3), "w"))
+    engine = compiled(model, precision="bf16")
+    assert not reasons(engine)
+    tactics = [d.chosen for d in engine.decisions if d.stage == "tactic"]
+    assert sum(text.startswith("dot_product") for text in tactics) == 2
+
+
+def test_without_the_instruction_products_of_computed_tensors_stay() -> None:
+    engine = compiled(two_tensors(20, 64, 48, turned=False), precision="bf16", cpu="haswell")
+    assert engine.summary["max_error"] < 1e-5
+
+
 def test_values_in_steps_of_a_loop_stay_as_they_are() -> None:
     weights = {"w": normal(1, 64, 16), "r": normal(1, 64, 16)}
     model = model_of(
