@@ -40,7 +40,7 @@ from tilewright.lower.context import Item, View
 
 FIRST = 2  # dims behind batch and channels
 MAX_BORDER = 8
-_MIN_CHANNELS = 16
+_MIN_CHANNELS = 8
 
 
 def copy_guarded_inputs(

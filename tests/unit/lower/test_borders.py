@@ -63,15 +63,16 @@ def test_without_padding_or_layouts_nothing_is_copied() -> None:
     assert copies(stem((1, 3, 17, 23), pads=PADS), disable=["layout"]) == []
 
 
-def test_for_few_output_channels_a_copy_is_not_worth_it() -> None:
+@pytest.mark.parametrize(("filters", "expected"), [(4, []), (8, ["x/bordered"])])
+def test_for_few_output_channels_a_copy_is_not_worth_it(filters: int, expected: list[str]) -> None:
     model = model_of(
         [node("Conv", ["x", "w"], ["y"], name="narrow", pads=PADS)],
         inputs=[tensor_info("x", (1, 3, 11, 12))],
         outputs=["y"],
-        weights={"w": normal(8, 3, 3, 3)},
+        weights={"w": normal(filters, 3, 3, 3)},
         opset=21,
     )
-    assert copies(model) == []
+    assert copies(model) == expected
 
 
 def test_the_copy_is_explained() -> None:
