@@ -20,7 +20,7 @@ from tilewright.codegen.cpu.probe_kernels import (
     SCRATCH_BYTES,
     probe_module,
 )
-from tilewright.codegen.cpu.target import host_target
+from tilewright.codegen.cpu.target import CpuTarget, host_target
 from tilewright.hw.machine import describe_machine
 from tilewright.runtime.cpu.allocator import allocate
 from tilewright.runtime.cpu.threads import ThreadPool
@@ -33,10 +33,11 @@ class PeakCanary:
 
     Args:
         threads: no more than this process may use processors.
+        target: whose vectors to multiply; None for this machine's.
     """
 
-    def __init__(self, threads: int) -> None:
-        target, processors = host_target(), describe_machine().processors[:threads]
+    def __init__(self, threads: int, target: CpuTarget | None = None) -> None:
+        target, processors = target or host_target(), describe_machine().processors[:threads]
         loops = probe_module(target)
         peak = next(one for one in loops.peaks if one.dtype == "float32")
         self._pool = ThreadPool(compile_module(loops.text, target), threads, loops.exports)

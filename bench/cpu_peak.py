@@ -1,0 +1,229 @@
+"""How near each matrix product and convolution of a network comes to the roofs of its processor.
+
+    python bench/cpu_peak.py OUT.json MODEL.onnx .. [--cpu haswell] [--runs 40] [--show 12]
+
+Engines are built for that processor and one thread, and run with the inputs of the ``.npz`` beside
+the model. Every stage is timed inside whole runs; its least time counts, with all that it computes
+after the sum. ``fma_percent`` is of a loop of multiply-adds in the target's vectors, measured
+between the runs; ``dram_percent`` is of reading from DRAM, for kernels whose buffers exceed 4 MB;
+``percent`` is the larger of the two. Products with borders of zeros count as work, padded channels
+do not. ``depthwise`` are sums whose factors both move along the vector: nothing is used twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.codegen.cpu.canary import PeakCanary
+from tilewright.codegen.cpu.target import named_target
+from tilewright.codegen.cpu.traits import is_product, reduces_of
+from tilewright.compiler.bench.machine import describe_commit, describe_device
+from tilewright.compiler.build_program import layout_program
+from tilewright.compiler.compile_kernels import KernelStore, formula
+from tilewright.compiler.object_cache import ObjectCache
+from tilewright.compiler.options import make_options
+from tilewright.compiler.pipeline import Build, lower_model, support_texts
+from tilewright.compiler.roofs import ensure_roofs
+from tilewright.compiler.tuning import Trials
+from tilewright.core.cache_folder import cache_folder
+from tilewright.core.shape import product
+from tilewright.graph.facade import Model
+from tilewright.hw.roofs import load_all_measured
+from tilewright.kernel.ir import Kernel, Load, walk
+from tilewright.kernel.nest import prepare
+from tilewright.kernel.schedule import Schedule
+from tilewright.lower.families import LOWERINGS
+from tilewright.runtime.engine import Engine
+from tilewright.runtime.profile import all_calls
+
+ENOUGH = 90  # percent
+KINDS = ("product", "depthwise")
+LARGE_BYTES = 4 << 20  # several second caches
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A stage with a sum of products.
+
+    Attributes:
+        place: of its time among those of a run.
+        loops: its axes and those of its sum, with their extents.
+        num_bytes: of all buffers of its kernel, each once.
+    """
+
+    place: int
+    label: str
+    kind: str
+    schedule: str
+    loops: str
+    flops: int
+    num_bytes: int
+
+
+def main() -> None:
+    """Measures every model and writes one document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--cpu", default="haswell")
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--show", type=int, default=12, help="slowest stages to print")
+    args = parser.parse_args()
+    ensure_roofs(1)
+    roofs = next(found for found in load_all_measured() if found.threads == 1)
+    read_bytes_per_s = roofs.levels[-1].read_bytes_per_s
+    measured = [_measured(path, args) for path in args.models]
+    peak = max(found for *_, found in measured)
+    models = [
+        _report(path, products, least, peak, read_bytes_per_s)
+        for path, products, least, _ in measured
+    ]
+    for model in models:
+        _show(model, args.show)
+    document = {
+        "bench": "cpu_peak",
+        "device": describe_device(),
+        "commit": describe_commit(),
+        "tilewright": tw.__version__,
+        "cpu": args.cpu,
+        "threads": 1,
+        "peak_gflops": round(peak / 1e9, 1),
+        "read_gb_per_s": round(read_bytes_per_s / 1e9, 1),
+        "models": models,
+    }
+    Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _built(path: Path, cpu: str) -> tuple[Engine, list[Product]]:
+    """The engine as ``compile`` makes it, and its sums of products."""
+    options = make_options(
+        target="cpu", cpu=cpu, precision="fp32", threads=1, dims=None, require=None
+    )
+    build = Build(options=options, cache=ObjectCache(cache_folder() / "objects"))
+    model = Model.load(path, build.log, known=lambda domain, op: (domain, op) in LOWERINGS)
+    builder, draft = lower_model(model, build)
+    target = named_target(cpu)
+    store = KernelStore(target, build.log)
+    store.count(draft)
+    layout_program(
+        draft, builder.constants, target.lanes(32), build.log, least_block=target.least_block
+    )
+    trials = Trials(draft, builder.constants, store, build.cache, support_texts(target))
+    made, engine = trials.assemble(formula, options)
+    return engine, _products(made, engine)
+
+
+def _products(store: KernelStore, engine: Engine) -> list[Product]:
+    found: list[Product] = []
+    first = 0
+    for call in all_calls(engine.program):
+        text = store.kernels[call.kernel]
+        kernel = store.canonical[text]
+        made = store.generated[(text, *[""] * len(kernel.stages))].stages
+        label = f"{'+'.join(call.sources)}: {call.name}"
+        num_bytes = sum(size.evaluate({}) for size in call.traffic)
+        for number, stage in enumerate(made):
+            one = _product(kernel, number, stage.schedule)
+            if one is not None:
+                kind, flops, loops = one
+                if len(made) == 1:  # as it was before channels were padded
+                    flops = min(flops, call.flops.evaluate({}))
+                place, schedule = first + number, stage.schedule.text
+                found.append(Product(place, label, kind, schedule, loops, flops, num_bytes))
+        first += len(made)
+    return found
+
+
+def _product(kernel: Kernel, number: int, schedule: Schedule) -> tuple[str, int, str] | None:
+    """Kind, operations and loops of a stage; None where nothing is multiplied and added up."""
+    nest = prepare(kernel, kernel.stages[number])
+    sums = [node for node in reduces_of(nest) if is_product(node)]
+    if not sums:
+        return None
+    points = product(axis.extent for axis in nest.axes)
+    if kernel.steps is not None:
+        points = points * kernel.steps.extent
+    flops = sum((2 * points * product(a.extent for a in node.axes)).evaluate({}) for node in sums)
+    loads = [node for node in walk(*sums) if isinstance(node, Load)]
+    alone = all(schedule.vector in nest.depends(node) for node in loads)
+    inner = nest.reduce_axes[id(sums[0])]
+    loops = " over ".join(
+        " ".join(f"{a.name}:{a.extent}" for a in axes) for axes in (nest.axes, inner)
+    )
+    return "depthwise" if alone else "product", flops, loops
+
+
+def _measured(path: Path, args: Any) -> tuple[Path, list[Product], Any, float]:
+    """Nanoseconds of each stage, and the multiply-adds of the canary, both at their best."""
+    engine, products = _built(path, args.cpu)
+    feeds: dict[str, Any] = dict(np.load(path.with_suffix(".npz")))
+    canary = PeakCanary(1, named_target(args.cpu))
+    clock = engine.stage_clock(feeds)
+    clock.run()
+    least, peak = clock.run(), canary.measure()
+    for _ in range(args.runs):
+        np.minimum(least, clock.run(), out=least)
+        peak = max(peak, canary.measure())
+    canary.close()
+    return path, products, least, peak
+
+
+def _report(
+    path: Path, products: list[Product], least: Any, peak: float, read_bytes_per_s: float
+) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for one in products:
+        us = max(float(least[one.place]) / 1e3, 0.001)
+        fma = 100 * one.flops / peak * 1e6 / us
+        dram = 100 * one.num_bytes / read_bytes_per_s * 1e6 / us
+        dram = min(100.0, dram) if one.num_bytes > LARGE_BYTES else 0.0
+        rows.append(
+            {
+                "stage": one.label,
+                "kind": one.kind,
+                "loops": one.loops,
+                "schedule": one.schedule,
+                "mflop": round(one.flops / 1e6, 3),
+                "bytes": one.num_bytes,
+                "us": round(us, 1),
+                "fma_percent": round(fma, 1),
+                "dram_percent": round(dram, 1),
+                "percent": round(max(fma, dram), 1),
+            }
+        )
+    rows.sort(key=lambda row: -row["us"] * (100 - row["percent"]))
+    return {
+        "model": path.stem,
+        "stages_us": round(float(least.sum()) / 1e3, 1),
+        **{kind: _summary([row for row in rows if row["kind"] == kind]) for kind in KINDS},
+        "stages": rows,
+    }
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Time, percent of the roofs weighted by it, and the part of it in stages near a roof."""
+    us = sum(row["us"] for row in rows) or 1.0
+    near = sum(row["us"] for row in rows if row["percent"] >= ENOUGH)
+    percent = sum(row["us"] * min(100.0, row["percent"]) for row in rows) / us
+    return {"us": round(us, 1), "percent": round(percent, 1), "near": round(near / us, 3)}
+
+
+def _show(model: dict[str, Any], count: int) -> None:
+    summary = {name: value for name, value in model.items() if name != "stages"}
+    print(json.dumps(summary), flush=True)
+    for row in model["stages"][:count]:
+        roofs = f"{row['fma_percent']:5.1f}% FMA {row['dram_percent']:5.1f}% DRAM"
+        print(
+            f"  {row['us']:9.1f} us {roofs} | {row['loops']} | {row['schedule']} | {row['stage']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
