@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.cpu.joined import join_lines
+from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.shape import Dim
@@ -19,6 +20,7 @@ from tilewright.kernel.ir import (
     cast,
     reduce_axes,
 )
+from tilewright.kernel.nest import prepare
 from unit.codegen.cpu.kernels import N, buffer
 from unit.codegen.cpu.native import run_native
 
@@ -61,6 +63,34 @@ def test_which_lines_are_joined(kernel: Kernel, target: CpuTarget, joins: bool) 
     joined = join_lines(kernel, target)
     assert len(joined.stages[0].axes) == (3 if joins else 4)
     assert joins or joined is kernel
+
+
+def depthwise(height: int, width: int) -> Kernel:
+    """A depthwise 3x3 convolution of blocked channels with a border."""
+    axes = m, h, w, lane = tuple(
+        Axis(name, Dim.of(size)) for name, size in zip("mhwi", (4, height, width, 8), strict=True)
+    )
+    x, weight = buffer("x", 4, height + 2, width + 2, 8), buffer("w", 4, 3, 3, 8)
+    down, right = Axis("d", Dim.of(3)), Axis("r", Dim.of(3))
+    value = reduce_axes(
+        "sum",
+        (down, right),
+        x[m.var, h.var + down.var, w.var + right.var, lane.var]
+        * weight[m.var, down.var, right.var, lane.var],
+    )
+    stage = Stage(axes, (Store("out", tuple(axis.var for axis in axes), value),))
+    out = buffer("out", 4, height, width, 8)
+    return Kernel(name="test", inputs=(x, weight), outputs=(out,), stages=(stage,))
+
+
+@pytest.mark.parametrize(
+    ("width", "target", "depth"),
+    [(7, FEW, 3), (24, FEW, 4), (14, MANY, 3)],  # whole lines would need more registers
+)
+def test_taps_of_joined_lines_go_in_one_round(width: int, target: CpuTarget, depth: int) -> None:
+    kernel = join_lines(depthwise(14, width), target)
+    schedule, _ = choose(prepare(kernel, kernel.stages[0]), target)
+    assert schedule.depth == depth
 
 
 @pytest.mark.parametrize("stride", [1, 2])
