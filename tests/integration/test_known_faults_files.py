@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from integration.faults import own_cache
 from tilewright.cli import app
+from tilewright.compiler.feeds import load_npz
 from tilewright.core.errors import BadOption
 from tilewright.graph.external_files import external_files
 
@@ -81,3 +82,21 @@ def test_files_are_found_wherever_tensors_are(tmp_path: Path) -> None:
     assert external_files(path) == tuple(tmp_path / name for name in names)
     path.write_bytes(b"none")
     assert external_files(path) == external_files(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", ["file", "args", "allow_pickle", "a/b", "x.npy", "é", "arr_0"])
+def test_outputs_are_written_whatever_their_names(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    node = helper.make_node("Relu", ["x"], [name])
+    infos = [
+        helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [3]) for value in ("x", name)
+    ]
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:])
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), "m.onnx")
+    command = "run m.onnx --random --threads 1 -o out.npz"
+    result = CliRunner().invoke(app.build_app(), command.split())
+    assert result.exit_code == 0, result.output
+    assert load_npz(tmp_path / "out.npz")[name].shape == (3,)

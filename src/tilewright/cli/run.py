@@ -78,13 +78,12 @@ def _rounded(value: object) -> str:
 
 
 def _write(output: Path, outputs: Mapping[str, Any]) -> None:
-    import numpy as np
-
     from tilewright.compiler.feeds import to_files
+    from tilewright.core.npz import save_npz
 
     arrays, notes = to_files(outputs)
-    with whole_file(output) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    with whole_file(output) as unfinished:
+        save_npz(unfinished, arrays)
     for note in notes:
         console.log(note)
 

@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.compiler.bisect import Fault, Region, part_of
 from tilewright.core.dtypes import STRING, from_numpy
 from tilewright.core.errors import UserError
+from tilewright.core.npz import save_npz
 from tilewright.core.plural import plural
 from tilewright.core.shape import Dim
 from tilewright.core.whole_file import whole_files
@@ -94,7 +95,7 @@ def _write(
     with whole_files(folder) as unfinished:
         model.extract(region.inputs, [region.value], unfinished / MODEL_FILE, infos)
         arrays = {name: np.asarray(values[name]) for name in region.inputs}
-        np.savez(unfinished / INPUTS_FILE, **arrays)  # type: ignore[arg-type]
+        save_npz(unfinished / INPUTS_FILE, arrays)
     return Reproducer(
         model=folder / MODEL_FILE,
         inputs=folder / INPUTS_FILE,

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
 from tilewright.compiler.bench.machine import describe_commit, describe_device
 from tilewright.compiler.bench.options import BenchOptions, check_options
@@ -35,6 +33,7 @@ from tilewright.compiler.bench.results import (
 )
 from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
 from tilewright.core.errors import BadOption, CacheError, UserError
+from tilewright.core.npz import save_npz
 from tilewright.core.plural import plural
 
 SETTLE_S = 0.02  # before a batch: the other contenders' threads stop spinning meanwhile
@@ -191,7 +190,7 @@ def _outputs_of(
     try:
         with tempfile.TemporaryDirectory(prefix="tilewright-bench-") as scratch:
             folder = Path(scratch)
-            np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+            save_npz(folder / "feeds.npz", feeds)
             for one in contenders:
                 with _may_fail(one.name, left_out, say):
                     one.check(folder / "feeds.npz", folder / f"{one.name}.npz")

@@ -17,13 +17,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
-
 from tilewright.codegen.cpu.canary import PeakCanary
 from tilewright.compiler.bench.peers import CANARY, OPENERS
 from tilewright.compiler.bench.peers.opened import Bound
 from tilewright.compiler.feeds import load_npz, to_files
 from tilewright.core.errors import InternalError, UserError
+from tilewright.core.npz import save_npz
 
 
 def serve_canary(threads: int, answers: TextIO) -> None:
@@ -54,7 +53,7 @@ def serve(contender: str, model: Path, threads: int, precision: str, answers: Te
                 bound = opened.bind(load_npz(Path(request["feeds"])))
                 bound.run()
                 arrays, _ = to_files(bound.outputs())
-                np.savez(request["outputs"], allow_pickle=False, **arrays)
+                save_npz(Path(request["outputs"]), arrays)
                 _answer(answers)
             elif bound is None:
                 raise InternalError("a batch is timed only after a check")

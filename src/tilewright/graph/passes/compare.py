@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from tilewright.core.dtypes import BOOL, STRING
 from tilewright.core.errors import UserError, VerificationFailed
+from tilewright.core.npz import save_npz
 from tilewright.core.whole_file import whole_files
 from tilewright.graph.build_view import view
 from tilewright.graph.info import TensorInfo
@@ -108,7 +109,7 @@ class Comparison:
                 infos = _infos(model)
                 part = extract(model, starts, [value], infos=infos)
                 save_model(part, folder / f"{stage}_{name}.onnx", infos=infos)
-            np.savez(folder / f"{stage}_feeds.npz", **arrays)
+            save_npz(folder / f"{stage}_feeds.npz", arrays)
         return f"; written to {self.folder}"
 
 
