@@ -29,8 +29,7 @@ from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
 from tilewright.lower.families import LOWERINGS
 from tilewright.lower.fuse import fuse
-from tilewright.runtime import segment
-from tilewright.runtime.arena import Lifetime
+from tilewright.runtime.arena import Timeline
 from unit.compiler.models import compiled, feeds_of, network, normal, saved
 from unit.graph.models import model_of, node, tensor_info
 
@@ -159,10 +158,10 @@ def _doubled(kernel: Any) -> Kernel:
 def test_shared_memory_is_told_from_a_wrong_kernel(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def everything_at_zero(buffers: list[Lifetime]) -> tuple[dict[str, int], int]:
-        return {buffer.name: 0 for buffer in buffers}, max((b.size for b in buffers), default=0)
+    def everything_at_zero(_: Timeline, sizes: list[int]) -> tuple[list[int], int]:
+        return [0] * len(sizes), max(sizes, default=0)
 
-    monkeypatch.setattr(segment, "plan", everything_at_zero)
+    monkeypatch.setattr(Timeline, "place", everything_at_zero)
     model = _chain(3)
     model.graph.node[-1].output[0] = "last"
     model.graph.node.append(node("Add", ["v0", "last"], ["y"], name="residual"))
