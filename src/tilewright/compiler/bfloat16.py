@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.compiler.pair_products import in_pairs
 from tilewright.compiler.retype import Narrowing, copy_of, narrowable, pins, reading
+from tilewright.compiler.turned_data import along_sums
 from tilewright.core.dtypes import BFLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
@@ -93,6 +94,7 @@ def _round_segment(
         segment.items, left = in_pairs(
             segment.items, segment.keep, constants, _groups(segment), pair_lanes, log
         )
+    segment.items = along_sums(segment.items, constants)
     _copy_images(segment, constants)
     found = [
         contraction

@@ -207,6 +207,30 @@ def test_reasons_against() -> None:
     assert found["product+bias"] == "t is read outside of the segment, or is an input of it"
 
 
+@pytest.mark.parametrize("cpu", [None, "haswell"])
+def test_data_across_the_sum_is_turned(cpu: str | None) -> None:
+    nodes = [
+        node("Tanh", ["x"], ["t"], name="tanh"),
+        node("Transpose", ["t"], ["u"], name="turn", perm=[1, 0]),
+        node("MatMul", ["u", "w"], ["y"], name="product"),
+    ]
+    weights = normal(DENSE, 80)
+    model = model_of(
+        nodes, inputs=[tensor_info("x", (DENSE, ROWS))], outputs=["y"], weights={"w": weights}
+    )
+    engine = compiled(model, precision="bf16", cpu=cpu)
+    assert not reasons(engine)
+    x = normal(DENSE, ROWS, seed=7)
+    tanh = compiled(
+        model_of(nodes[:1], inputs=[tensor_info("x", (DENSE, ROWS))], outputs=["t"]), cpu=cpu
+    )
+    a, b = rounded(tanh.run({"x": x})["t"]).T, rounded(weights)
+    got = engine.run({"x": x})["y"]
+    np.testing.assert_allclose(got, a.astype(np.float64) @ b, rtol=0, atol=1e-5)
+    if cpu is None and HAS_PAIRS:
+        np.testing.assert_array_equal(got, in_pairs(np.ascontiguousarray(a), b))
+
+
 def two_tensors(rows: int, terms: int, columns: int, *, turned: bool) -> onnx.ModelProto:
     """``tanh(a) @ tanh(b)`` of two batches; ``turned``: b comes with its columns first."""
     shape = (2, columns, terms) if turned else (2, terms, columns)
