@@ -26,6 +26,8 @@ _FEW = 16  # of a shorter row, a thread takes all
 _MANY = 1024  # of a longer row, a block takes all
 _UNROLLED = 8  # rounds whose reads are under way together
 _COLUMNS = 4096  # so many neighbouring rows keep the GPU busy with a thread each
+_SHARING, _SHORT = 1 << 14, 256  # so many rows that are no longer do so where they read the same,
+_TIMES = 4  # each value so often
 
 
 def row(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | Refusal:
@@ -90,6 +92,9 @@ def _unfit(
     count = product(axis.extent for axis in rows)
     if count.is_const and count.const < _COLUMNS:
         return None
+    short = longest.is_const and longest.const <= _SHORT
+    if short and count.is_const and count.const >= _SHARING and _share(draft, reductions, count):
+        return f"{count} rows of {longest} that read the same values"
     last = rows[-1].name
     for node in reductions:
         axes = draft.nest.reduce_axes[id(node)]
@@ -99,6 +104,18 @@ def _unfit(
                 if form.stride(last) == ONE and form.stride(axes[-1].name) != ONE:
                     return "neighbouring rows are read together"
     return None
+
+
+def _share(draft: Draft, reductions: list[Reduce], rows: Dim) -> bool:
+    """Whether rows read the same values several times, as the factors of a product are."""
+    sizes = {buffer.name: product(buffer.shape) for buffer in draft.kernel.buffers}
+    for node in reductions:
+        reads = rows * product(axis.extent for axis in draft.nest.reduce_axes[id(node)])
+        loads = {part.buffer for part in walk(node.body) if isinstance(part, Load)}
+        known = reads.is_const and all(sizes[name].is_const for name in loads)
+        if not known or any(sizes[name].const * _TIMES > reads.const for name in loads):
+            return False
+    return True
 
 
 def _write(

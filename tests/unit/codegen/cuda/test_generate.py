@@ -14,7 +14,10 @@ from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Axis, Buffer, Kernel, Stage, Store
 from unit.codegen.cpu.kernels import KERNELS, feeds_for
 from unit.codegen.cpu.test_generate import SIZES, close, fixed
+from unit.codegen.cuda.contractions import product
 from unit.codegen.cuda.emulate import needs_compiler, run_emulated
+
+TALL = {"m": 1 << 15, "k": 64}
 
 pytestmark = needs_compiler
 
@@ -80,6 +83,13 @@ def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
     assert ("row", reason) in generate(kernel).stages[0].refused
     short = fixed(KERNELS["row_sum"](), {"m": 7, "k": 4})
     assert ("row", "rows of 4") in generate(short).stages[0].refused
+
+
+def test_many_rows_that_read_the_same_are_left_to_a_thread_each() -> None:
+    made = generate(product(2000, 24, 24, b_flip=True), ["tensor_core"])
+    assert ("row", "48000 rows of 24 that read the same values") in made.stages[0].refused
+    for few in (product(200, 24, 24, b_flip=True), fixed(KERNELS["row_sum"](), TALL)):
+        assert generate(few, ["tensor_core"]).stages[0].tactic.startswith("row")
 
 
 def test_indices_are_narrow_only_where_that_is_proven() -> None:
