@@ -120,8 +120,8 @@ class QuantizeRequest:
         Text,
         typer.Option(
             metavar="NODES",
-            help="With --weights int4: nodes that get 8 bits; auto (default): those that compute "
-            "an output; none.",
+            help="With --weights int4: nodes that get 8 bits; auto (default): the last ones and, "
+            "with --data, those that lose most; none.",
         ),
     ] = None
     lint: Annotated[

@@ -48,8 +48,9 @@ class Arguments(TypedDict, total=False):
         weights: ``int8`` or ``int4``: quantise weights of matrix products alone, activations stay
             in float. Data, which need not be given, then serve to round weights (GPTQ).
         block: rows of weights that share a scale, a power of two from 16 (32).
-        wide: with ``int4``, names of nodes whose weights get 8 bits; ``auto`` (default): those
-            that compute an output of the model; ``none``.
+        wide: with ``int4``, names of nodes whose weights get 8 bits; ``auto`` (default): products
+            that no other one follows and, with data, those with the greatest error for their size,
+            up to 5 % of the weights; ``none``.
     """
 
     exclude: Iterable[str] | None

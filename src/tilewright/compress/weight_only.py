@@ -51,6 +51,7 @@ _COLUMNS = 4096  # at a time
 # Of the mean diagonal of moments: with 1 % results on other text are 5 to 15 % worse, and with
 # 20 % some layers lose more than others gain (SmolLM2, 20,000 tokens).
 _RAISED = 0.05
+_SHARE_OF_8_BITS = 0.05  # of the weights of 4 bits, where a few small layers lose most
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -62,7 +63,7 @@ class SmallOptions:
         bits: 8 or 4.
         block: rows that share a scale; a layer whose rows are no whole blocks has smaller ones, or
             one a column.
-        wide: names of nodes that get 8 bits; None: those that compute an output.
+        wide: names of nodes that get 8 bits; None: the last ones, with data those that lose most.
         exclude: names of nodes to leave in float.
         all_quantized: whether a layer with constant weights in float is an error.
     """
@@ -146,8 +147,11 @@ def quantize_weights(
     if data is not None:
         batches = open_data(data, graph.inputs, preprocessing=preprocessing, limit=limit)
     made, samples = _made(loaded, choices, batches, log, threads, progress)
-    emitted = serialized(loaded.quantized(Recipe(layers=made), log), loaded.infos())
-    eight = sum(choice.bits == 8 for choice in choices) if chosen.bits == 4 else 0
+    if chosen.bits == 4 and chosen.wide is None and batches is not None:
+        made = _widened(made, log)
+    recipe = Recipe(layers=tuple(one.written for one in made))
+    emitted = serialized(loaded.quantized(recipe, log), loaded.infos())
+    eight = sum(one.choice.bits == 8 for one in made) if chosen.bits == 4 else 0
     wide = f", {plural(eight, 'layer')} int8" if eight else ""
     return Quantized(
         model=emitted,
@@ -181,6 +185,15 @@ class _Choice:
     def rows(self) -> Array:
         """Its weights, [depth, columns]."""
         return self.layer.weights.T if self.layer.transposed else self.layer.weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """One layer as it is written, and its relative squared error."""
+
+    choice: _Choice
+    written: QuantizedLayer
+    error: float
 
 
 def _products(graph: GraphView, options: SmallOptions, file: str, log: DecisionLog) -> Plan:
@@ -254,11 +267,11 @@ def _made(
     log: DecisionLog,
     threads: int | None,
     progress: Progress | None,
-) -> tuple[tuple[QuantizedLayer, ...], int]:
+) -> tuple[tuple[_Made, ...], int]:
     """All layers, and the number of samples."""
     by_node = {choice.layer.node: choice for choice in choices}
     layers = [choice.layer for choice in choices]
-    made: dict[str, QuantizedLayer] = {}
+    made: dict[str, _Made] = {}
     samples = 0
     steps: Iterable[Walk] = [Walk(layers=layers, moments={}, samples=0)]
     if batches is not None:
@@ -275,7 +288,23 @@ def _made(
     return tuple(made[layer.node] for layer in layers), samples
 
 
-def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> QuantizedLayer:
+def _widened(made: Sequence[_Made], log: DecisionLog) -> tuple[_Made, ...]:
+    """Gives 8 bits to the layers with the greatest error for their size, while these are few."""
+    narrow = [one for one in made if one.choice.bits == 4]
+    left = _SHARE_OF_8_BITS * sum(one.choice.layer.weights.size for one in narrow)
+    chosen = {}
+    for one in sorted(narrow, key=lambda one: -one.error / one.choice.layer.weights.size):
+        left -= one.choice.layer.weights.size
+        if left < 0:
+            break
+        node = one.choice.layer.node
+        reason = f"relative squared error of results {one.error:.2e}, for few weights"
+        log.add(STAGE, node, "8 bits", (("4 bits", reason),))
+        chosen[node] = _written(replace(one.choice, bits=8), None, log)
+    return tuple(chosen.get(one.choice.layer.node, one) for one in made)
+
+
+def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> _Made:
     layer, rows = choice.layer, choice.rows
     gram = raised = None
     if moments is not None:
@@ -289,14 +318,15 @@ def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> Quan
     codes = grid.nearest(rows)
     if raised is not None:
         codes = _with_moments(rows, grid, raised, codes)
-    _note_error(choice, grid.floats(codes) - rows, gram, log)
+    error = _error(choice, grid.floats(codes) - rows, gram, log)
     integers = codes.astype(grid.dtype)
     scale, zero, axis = grid.scale, grid.zero.astype(grid.dtype), 0
     if layer.transposed:
         integers, scale, zero = (np.ascontiguousarray(part.T) for part in (integers, scale, zero))
         axis = 1
     params = Affine(scale=scale, zero=zero, axis=axis, block=choice.block)
-    return QuantizedLayer(node=layer.node, weights=integers, params=params)
+    written = QuantizedLayer(node=layer.node, weights=integers, params=params)
+    return _Made(choice=choice, written=written, error=error)
 
 
 def _raise(gram: Array) -> float:
@@ -325,14 +355,14 @@ def _with_moments(rows: Array, grid: Grid, gram: Array, nearest: Array) -> Array
     return found
 
 
-def _note_error(choice: _Choice, off: Array, gram: Array | None, log: DecisionLog) -> None:
-    """Records the error of the results (of the weights where it is not known what they meet)."""
+def _error(choice: _Choice, off: Array, gram: Array | None, log: DecisionLog) -> float:
+    """Of the results, and records it (of the weights where it is not known what they meet)."""
     weigh = np.eye(len(off), dtype=np.float32)[None] if gram is None else gram
     lost, power = (
         float(squared_errors(part[None], weigh).sum(dtype=np.float64))
         for part in (off, choice.rows)
     )
-    of = "weights" if gram is None else "results"
-    note = f"{choice.bits} bits, a scale for {choice.block} rows, "
-    note += f"relative squared error of {of} {lost / power if power else 0.0:.2e}"
-    log.add(STAGE, choice.layer.node, note)
+    error, of = lost / power if power else 0.0, "weights" if gram is None else "results"
+    note = f"{choice.bits} bits, a scale for {choice.block} rows"
+    log.add(STAGE, choice.layer.node, f"{note}, relative squared error of {of} {error:.2e}")
+    return error

@@ -154,6 +154,33 @@ def test_the_last_product_has_8_bits_and_others_by_name() -> None:
     assert bits(exclude=["gemm"]) == {"product": "4"}  # alone, it is what was asked for
 
 
+def test_small_products_that_lose_most_get_8_bits_by_data() -> None:
+    """Of a wide and a narrow product, whose inputs follow each other less."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"], name="wide"),
+        node("MatMul", ["x", "s"], ["q"], name="narrow"),
+        node("Concat", ["p", "q"], ["r"], axis=1),
+        node("MatMul", ["r", "v"], ["y"], name="last"),
+    ]
+    given = {"w": weights(64, 400), "s": weights(64, 16), "v": weights(416, 8)}
+    model = model_of(nodes, inputs=[tensor_info("x", ("n", 64))], weights=given)
+    data = [{"x": related(seed)} for seed in range(2)]
+
+    def eight(**options: Any) -> set[str]:
+        found = tw.quantize(model, weights="int4", **options)
+        return {one.subject for one in found.decisions if one.chosen == "8 bits"}
+
+    assert eight(data=data) == {"narrow", "last"}
+    assert eight() == {"last"}
+    assert eight(data=data, wide="none") == set()
+    found = tw.quantize(model, data, weights="int4")
+    assert "2 layers int8" in found.summary["weights"]
+    x = related(9)
+    engine = tw.compile(found.model, cache=None, require=["compiled"])
+    exact = np.concatenate([x @ given["w"], x @ given["s"]], 1) @ given["v"]
+    assert np.abs(engine(x=x)["y"] - exact).max() < 0.05 * np.abs(exact).max()
+
+
 def test_moments_beyond_the_memory_of_a_walk_take_several(monkeypatch: Any) -> None:
     model, data = network(), [{"x": related(seed, rows=16)} for seed in range(2)]
     once = tw.quantize(model, data, weights="int4")
