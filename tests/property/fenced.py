@@ -66,7 +66,7 @@ def run_fenced(
     """
     made = generate(kernel, target, schedules)
     code = compile_module(made.text, target)
-    loaded = load_object(code, tuple(stage.symbol for stage in made.stages))
+    loaded = load_object(code, tuple(call.symbol for call in made.calls))
     buffers: dict[str, _Fenced] = {}
     for number, buffer in enumerate(kernel.buffers):
         shape = tuple(dim.evaluate(sizes) for dim in buffer.shape)
@@ -78,7 +78,7 @@ def run_fenced(
     words += [buffers[name].array.ctypes.data for name in made.layout.buffers]
     words += [dim.evaluate(sizes) for dim in made.layout.dims]
     table = np.array(words, np.int64)
-    for stage in made.stages:
+    for stage in made.calls:
         call = loaded.function(stage.symbol, None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         total = stage.iterations.evaluate(sizes)
         for low, high in pairwise(total * k // parts for k in range(parts + 1)):

@@ -18,6 +18,7 @@ from tilewright.codegen.cpu.generate import GeneratedKernel, GeneratedStage, gen
 from tilewright.codegen.cpu.joined import join_lines
 from tilewright.codegen.cpu.objects import module_key
 from tilewright.codegen.cpu.target import CpuTarget
+from tilewright.codegen.cpu.waves import Wave, find_wave
 from tilewright.compiler.build_program import (
     DraftControl,
     DraftProgram,
@@ -66,12 +67,14 @@ class KernelStore:
     Attributes:
         texts: LLVM IR by object key.
         exports: function names by object key.
+        stages: numbers of the stages that each of them runs, by object key.
         kernels: readable kernel by object key.
         canonical: kernels by their text.
         renamed: symbols of the canonical kernel -> those of the program, by a call's buffers.
         disabled: names of tactics not to choose.
         pick: chooses schedules.
         generated: code by text and schedules; stores may share it.
+        rings: of private buffers that are not kept whole, by their names.
         work: counts of kernels by their first output, as they were before layouts were chosen.
     """
 
@@ -80,12 +83,14 @@ class KernelStore:
     disabled: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stages: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     work: dict[str, Counts] = field(default_factory=dict)
     pick: Pick = formula
     canonical: dict[str, Kernel] = field(default_factory=dict)
     renamed: dict[tuple[str, ...], dict[str, str]] = field(default_factory=dict)
     generated: dict[tuple[str, ...], GeneratedKernel] = field(default_factory=dict)
+    rings: dict[str, Buffer] = field(default_factory=dict)
     _found: dict[str, _Found] = field(default_factory=dict)
 
     def count(self, program: DraftProgram) -> None:
@@ -99,17 +104,26 @@ class KernelStore:
         """Counts of a kernel as it was before layouts, which only add padding to it.
 
         Packed constants are counted as they are packed; a part of an algorithm with fewer
-        operations (Winograd) by itself.
+        operations (Winograd) by itself; kernels that were joined together.
         """
         laid_out = count(kernel)
-        before = self.work.get(kernel.outputs[0].name, laid_out)
-        if any(factor < 0 for _, factor in (laid_out.flops - before.flops).terms):
+        private = [buffer.name for buffer in kernel.temporaries]
+        parts = [
+            self.work[name] for name in (*private, kernel.outputs[0].name) if name in self.work
+        ]
+        flops = sum((part.flops for part in parts), Dim.of(0))
+        if not parts or any(factor < 0 for _, factor in (laid_out.flops - flops).terms):
             return laid_out
-        return replace(before, traffic={**laid_out.traffic, **before.traffic})
+        traffic = dict(laid_out.traffic)
+        for part in parts:
+            traffic.update(part.traffic)
+        traffic.update(dict.fromkeys(private, Dim.of(0)))
+        return replace(laid_out, traffic=traffic, flops=flops)
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new."""
-        canonical = canonicalize(join_lines(kernel, self.target))
+        in_turns = find_wave(kernel) is not None  # by rows, which joined lines have not
+        canonical = canonicalize(kernel if in_turns else join_lines(kernel, self.target))
         text = print_kernel(canonical.kernel)
         if text not in self._found:
             self._found[text] = self._find(text, canonical.kernel)
@@ -118,10 +132,21 @@ class KernelStore:
         old_dims = {new: Dim.symbol(old) for old, new in canonical.symbols.items()}
         work = self.work_of(kernel)
         buffers = tuple(old_buffers[buffer] for buffer in made.layout.buffers)
+        traffic = tuple(work.traffic[buffer] for buffer in buffers)
+        for ring in made.rings:
+            self.rings[old_buffers[ring.name]] = replace(
+                ring, name=f"{old_buffers[ring.name]}/ring"
+            )
+        buffers = tuple(self.rings[b].name if b in self.rings else b for b in buffers)
         name = "+".join(kernel.sources)
         self._log_precision(kernel, name)
-        for stage, choice in zip(made.stages, choices, strict=True):
-            self.log.entries.append(_decision(name, stage, choice))
+        for stage in made.stages:
+            self.log.entries.append(_decision(name, stage, choices[stage.number]))
+        if made.refused:
+            reason = (("in turns", made.refused),)
+            self.log.add("bands", name, "stages one after another", reason)
+        if made.wave is not None:
+            self.log.add("bands", name, _in_turns(made.wave))
         self.renamed[buffers] = {new: old for old, new in canonical.symbols.items()}
         return KernelCall(
             kernel=key,
@@ -131,14 +156,14 @@ class KernelStore:
             dims=tuple(dim.substitute(old_dims) for dim in made.layout.dims),
             stages=tuple(
                 StageCall(
-                    symbol=stage.symbol,
-                    iterations=stage.iterations.substitute(old_dims),
-                    cost=stage.cost.substitute(old_dims),
+                    symbol=part.symbol,
+                    iterations=part.iterations.substitute(old_dims),
+                    cost=part.cost.substitute(old_dims),
                 )
-                for stage in made.stages
+                for part in made.calls
             ),
             steps=None if kernel.steps is None else kernel.steps.extent,
-            traffic=tuple(work.traffic[buffer] for buffer in buffers),
+            traffic=traffic,
             flops=work.flops,
             dtype=compute_dtype(kernel).name,
             tactic=tactic_text([stage.schedule.tactic for stage in made.stages]),
@@ -155,7 +180,8 @@ class KernelStore:
             self.generated[known] = made
         key = module_key(made.text, self.target)[:32]
         self.texts[key] = made.text
-        self.exports[key] = tuple(stage.symbol for stage in made.stages)
+        self.exports[key] = tuple(part.symbol for part in made.calls)
+        self.stages[key] = tuple(part.stages for part in made.calls)
         self.kernels[key] = text
         self.canonical[text] = kernel
         return key, made, choices
@@ -180,6 +206,14 @@ def _decision(name: str, stage: GeneratedStage, choice: Choice | None) -> Decisi
     )
 
 
+def _in_turns(wave: Wave) -> str:
+    rows = ", ".join(str(ring.rows) for ring in wave.rings)
+    return (
+        f"stages {wave.first} to {wave.stages[-1]} in turns, {wave.per_band} of "
+        f"{wave.counts[-1]} rows at a time; what they hand on in rings of {rows} rows"
+    )
+
+
 def tactic_text(names: Sequence[str]) -> str:
     """Tactics of the stages in order, repeated ones counted."""
     runs = [(name, len(list(group))) for name, group in groupby(names)]
@@ -187,7 +221,13 @@ def tactic_text(names: Sequence[str]) -> str:
 
 
 class Store(Protocol):
-    """What makes the calls of kernels."""
+    """What makes the calls of kernels.
+
+    Attributes:
+        rings: of private buffers that are not kept whole, by their names.
+    """
+
+    rings: dict[str, Buffer]
 
     def call(self, kernel: Kernel) -> KernelCall:
         """The call of a kernel; its code is generated when it is new."""
@@ -230,9 +270,14 @@ def _segment(draft: DraftSegment, store: Store) -> list[Any]:
     outputs = sorted({root(name) for name in draft.keep} & written)
     steps: list[Any] = []
     if kernels:
+        calls = tuple(store.call(kernel) for kernel in kernels)
+        for name in private & store.rings.keys():
+            ring = store.rings[name]
+            private = private - {name} | {ring.name}
+            buffers[ring.name] = ring
         steps.append(
             Segment(
-                calls=tuple(store.call(kernel) for kernel in kernels),
+                calls=calls,
                 inputs=_specs(sorted(read - written - private), buffers),
                 outputs=_specs(outputs, buffers),
                 internal=_specs(sorted((written | private) - set(outputs)), buffers, draft.stored),

@@ -25,7 +25,7 @@ from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.canonical import Canonical, canonicalize
 from tilewright.kernel.counts import compute_dtype, count
-from tilewright.kernel.ir import Kernel
+from tilewright.kernel.ir import Buffer, Kernel
 from tilewright.kernel.text import print_kernel
 from tilewright.runtime.program import KernelCall, Launch
 from tilewright.tune.on_gpu import fastest
@@ -49,6 +49,7 @@ class CudaStore:
         timings: of a store, to choose by; then the engine has one way.
         kernels: readable kernel by key.
         names: nodes that the first kernel of each key computes.
+        rings: none; private buffers are kept whole.
     """
 
     log: DecisionLog
@@ -62,6 +63,7 @@ class CudaStore:
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    rings: dict[str, Buffer] = field(default_factory=dict)
     _generated: dict[tuple[str, frozenset[str]], list[GeneratedKernel]] = field(
         default_factory=dict
     )

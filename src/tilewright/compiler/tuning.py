@@ -263,10 +263,11 @@ class _Bench:
             if renamed is None or not set(renamed.values()) <= self._known_sizes.keys():
                 continue
             sizes = {new: self._known_sizes[old] for new, old in renamed.items()}
-            for number in range(len(call.stages)):
-                stage = Stage(kernel_hash(text), number)
-                self._sizes.setdefault(stage, sizes)
-                groups.setdefault((stage, sizes_text(sizes)), []).append(int(offset) + number)
+            for place, stages in enumerate(store.stages[call.kernel], int(offset)):
+                if len(stages) == 1:  # stages that run in turns have no times of their own
+                    stage = Stage(kernel_hash(text), stages[0])
+                    self._sizes.setdefault(stage, sizes)
+                    groups.setdefault((stage, sizes_text(sizes)), []).append(place)
         return groups
 
     def candidates(self, stage: Stage) -> tuple[Schedule, ...]:

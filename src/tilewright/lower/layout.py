@@ -52,6 +52,7 @@ from tilewright.lower.fine_blocks import fine_buffers
 from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
+from tilewright.lower.row_bands import in_row_bands
 from tilewright.lower.skipped_pixels import pixels_side_by_side
 from tilewright.lower.strassen import apply_strassen
 from tilewright.lower.winograd import apply_winograd
@@ -159,6 +160,7 @@ def choose_layouts(
     if "bands" not in disabled:
         known = {*constants, *added}
         result = in_bands(by_images(result, keep, known, log), keep, known, log)
+        result = in_row_bands(result, keep, log)
     stored = {name: _stored(layout, segment.shapes[name]) for name, layout in layouts.items()}
     return result, added, stored
 

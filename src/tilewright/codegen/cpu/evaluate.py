@@ -186,13 +186,21 @@ class Evaluator(Positions):
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def partial(self, form: Affine, key: int, variant: Variant) -> Value:
+    def _sum(self, a: Value, b: Value) -> Value:
+        lanes = max(a.type.lanes, b.type.lanes)
+        return self.b.add(self.b.splat(a, lanes), self.b.splat(b, lanes))
+
+    def partial(self, form: Affine, key: int, variant: Variant, rest: Value | None = None) -> Value:
         """The sum of the terms on bound axes; remembered, so that outer loops compute it once.
+
+        ``rest`` is added to it, before what differs between copies.
 
         Copies share the first one's sum: what they lie behind it is a number that instructions
         hold where the stride is known, and the same for all steps of a loop where it is not.
         """
         total = self._first(form, key, (0,) * len(variant))
+        if rest is not None:
+            total = self.b.add(total, rest)
         behind = 0
         for axis, (place, distance) in self.frame.unrolled.items():
             steps = variant[place] * distance
@@ -229,14 +237,16 @@ class Evaluator(Positions):
         """Element index and lane stride (0: one scalar; None: the index already has lanes)."""
         if not all(axis in self.frame.position for axis in form.terms):
             raise InternalError(f"unbound axes in {form}")
-        start = self.partial(form, key, variant)
+        rest = index(0)
         vector = self.frame.vector
         for part, factor in form.rest:
             value = self.value(part, variant)
             scale = self.b.splat(self.dim(factor), value.type.lanes)
-            scaled = self.b.mul(value, scale)
-            lanes = max(scaled.type.lanes, start.type.lanes)
-            start = self.b.add(self.b.splat(start, lanes), self.b.splat(scaled, lanes))
+            rest = self._sum(rest, self.b.mul(value, scale))
+        if rest.type.lanes > 1:
+            start = self._sum(rest, self.partial(form, key, variant))
+        else:
+            start = self.partial(form, key, variant, rest)
         stride = form.terms.get(vector) if vector is not None else None
         if start.type.lanes > 1:
             if stride is not None:

@@ -50,7 +50,7 @@ def call_stages(
     parts: int = 1,
 ) -> dict[str, Array]:
     """Calls compiled stages."""
-    loaded = load_object(code, tuple(stage.symbol for stage in made.stages))
+    loaded = load_object(code, tuple(call.symbol for call in made.calls))
     arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
     for buffer in (*kernel.outputs, *kernel.temporaries):
         shape = tuple(dim.evaluate(sizes) for dim in buffer.shape)
@@ -63,12 +63,12 @@ def call_stages(
     table = np.array(words, dtype=np.int64)
     functions = [
         loaded.function(s.symbol, None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        for s in made.stages
+        for s in made.calls
     ]
     steps = kernel.steps.extent.evaluate(sizes) if kernel.steps else 1
     for step in range(steps):
         table[2] = step
-        for stage, function in zip(made.stages, functions, strict=True):
+        for stage, function in zip(made.calls, functions, strict=True):
             total = stage.iterations.evaluate(sizes)
             bounds = [total * k // parts for k in range(parts + 1)]
             for low, high in pairwise(bounds):
