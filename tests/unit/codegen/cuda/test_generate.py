@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from property.kernels import generate as random_case
 from property.test_kernels import difference
 from tilewright.codegen.cuda.generate import generate
-from tilewright.core.dtypes import STRING
+from tilewright.core.dtypes import FLOAT16, STRING
 from tilewright.core.errors import OutOfRange, UnsupportedOp
 from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
-from tilewright.kernel.ir import Axis, Buffer, Kernel, Stage, Store
-from unit.codegen.cpu.kernels import KERNELS, feeds_for
+from tilewright.kernel.ir import Axis, Buffer, Kernel, Stage, Store, call
+from unit.codegen.cpu.kernels import KERNELS, buffer, feeds_for, pure
 from unit.codegen.cpu.test_generate import SIZES, close, fixed
 from unit.codegen.cuda.contractions import product
 from unit.codegen.cuda.emulate import needs_compiler, run_emulated
@@ -83,6 +86,23 @@ def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
     assert ("row", reason) in generate(kernel).stages[0].refused
     short = fixed(KERNELS["row_sum"](), {"m": 7, "k": 4})
     assert ("row", "rows of 4") in generate(short).stages[0].refused
+
+
+@needs_compiler
+def test_rough_gelu_is_right_to_the_bits_that_are_kept() -> None:
+    x = np.concatenate([np.linspace(-12, 12, 4090), [np.inf, np.nan, 3e4, -3e4, 0.0, -0.0]])
+    kernel = pure(
+        buffer("out", len(x), dtype=FLOAT16),
+        (buffer("x", len(x)),),
+        lambda i: call("gelu", buffer("x", len(x))[i]).cast(FLOAT16),
+    )
+    assert "tw_rough_gelu(" in generate(kernel).text.split("stage_0")[-1]
+    found = run_emulated(kernel, {"x": x.astype(np.float32)}, {})["out"].astype(np.float64)
+    exact = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x])
+    error = np.abs(found[:4090] - exact[:4090])
+    assert (error <= 4e-7 + np.abs(exact[:4090]) * 2.0**-11 + 2.0**-25).all()
+    np.testing.assert_array_equal(found[4090:4092], [np.inf, np.nan])
+    np.testing.assert_allclose(found[4092:], [3e4, 0, 0, 0], rtol=1e-3)
 
 
 def test_many_rows_that_read_the_same_are_left_to_a_thread_each() -> None:
