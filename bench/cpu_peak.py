@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def _built(path: Path, cpu: str) -> tuple[Engine, list[Product]]:
     )
     trials = Trials(draft, builder.constants, store, build.cache, support_texts(target))
     made, engine = trials.assemble(formula, options)
-    return engine, _products(made, engine)
+    products = _products(made, engine)
+    with tempfile.TemporaryDirectory() as folder:  # as it is used: weights in large pages
+        engine.save(file := Path(folder) / "engine.tw")
+        return tw.load(file, threads=1), products
 
 
 def _products(store: KernelStore, engine: Engine) -> list[Product]:

@@ -40,6 +40,7 @@ from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
 from tilewright.kernel.dot import PAIRS
 from tilewright.lower.families import LOWERINGS
+from tilewright.runtime.cpu.allocator import put_side_by_side
 from tilewright.runtime.engine_file import EngineParts
 from tilewright.runtime.program import Program, Segment, all_steps, reads
 
@@ -120,9 +121,12 @@ def compile_parts(model: Model, build: Build, *, verify_passes: bool = False) ->
     with build.stage("compile kernels"):
         store.texts.update(support_texts(target))
         objects = compile_objects(store.texts, target, build.cache, build.progress)
+    constants = read_constants(program, builder)
+    builder.constants.clear()  # each goes when it is moved
+    put_side_by_side(constants)
     return EngineParts(
         program=program,
-        constants=read_constants(program, builder),
+        constants=constants,
         objects=objects,
         sources=dict(store.texts),
         exports=dict(store.exports),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tilewright.core.errors import InternalError, OutOfMemory
-from tilewright.runtime.cpu.allocator import allocate, empty, is_aligned, memory_limit_bytes
+from tilewright.runtime.cpu.allocator import (
+    allocate,
+    empty,
+    is_aligned,
+    memory_limit_bytes,
+    put_side_by_side,
+)
 
 
 @pytest.mark.parametrize("num_bytes", [1, 63, 64, 1000, (1 << 20) - 1])
@@ -55,3 +63,27 @@ def test_limit_is_this_machines() -> None:
 def test_negative_size_is_our_mistake() -> None:
     with pytest.raises(InternalError):
         allocate(-1)
+
+
+def test_arrays_move_into_one_aligned_block() -> None:
+    texts = np.array(["a", "b"], dtype=object)
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "w": np.arange(21, dtype=np.float32).reshape(3, 7).T,
+        "none": np.zeros((0, 4), np.float32),
+        "flags": np.array([True, False]),
+        "scalar": np.array(2.5),
+        "texts": texts,
+        "v": np.arange(5, dtype=np.int8)[1:],
+    }
+    before = {name: array.copy() for name, array in arrays.items()}
+    put_side_by_side(arrays)
+    assert list(arrays) == list(before)
+    for name, array in arrays.items():
+        assert array.dtype == before[name].dtype
+        np.testing.assert_array_equal(array, before[name])
+        assert array.dtype.hasobject or not array.size or is_aligned(array)
+    assert arrays["texts"] is texts
+    assert {id(arrays[name].base) for name in ("w", "flags", "scalar", "v")} == {
+        id(arrays["w"].base)
+    }
+    put_side_by_side({})
