@@ -16,7 +16,7 @@ from math import prod
 
 from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget
-from tilewright.codegen.cpu.traits import is_product
+from tilewright.codegen.cpu.traits import is_product, num_points
 from tilewright.core.dtypes import INT64
 from tilewright.kernel.ir import (
     Axis,
@@ -24,6 +24,7 @@ from tilewright.kernel.ir import (
     Expr,
     Kernel,
     Load,
+    Reduce,
     Stage,
     constant,
     transform,
@@ -32,16 +33,22 @@ from tilewright.kernel.ir import (
 from tilewright.kernel.nest import evaluated, prepare
 
 _ENOUGH = 12  # sums of products under way; fewer wait for each other
+_LONG = 64  # points of a sum that are worth an address for each row
 
 
 def join_lines(kernel: Kernel, target: CpuTarget) -> Kernel:
     """Joins the axes of every stage that computes more sums at once then."""
     stages = tuple(
-        _better(kernel, stage, target) if any(map(is_product, walk(*stage.roots))) else stage
+        _better(kernel, stage, target) if any(map(_is_long, walk(*stage.roots))) else stage
         for stage in kernel.stages
     )
     changed = any(new is not old for new, old in zip(stages, kernel.stages, strict=True))
     return replace(kernel, stages=stages) if changed else kernel
+
+
+def _is_long(node: Expr) -> bool:
+    """True for sums of many products; those of a depthwise convolution are too short."""
+    return isinstance(node, Reduce) and is_product(node) and num_points(node.axes) >= _LONG
 
 
 def _better(kernel: Kernel, stage: Stage, target: CpuTarget) -> Stage:

@@ -354,26 +354,26 @@ def _several_rows(nest: Nest, vector: Axis) -> dict[str, int]:
 
 
 def _depth(nest: Nest, tile: _Tile, target: CpuTarget) -> int:
-    """Steps of the innermost loop in one round: few steps, or all taps of a window.
+    """Steps of the innermost loop in one round.
 
     With few registers a tile has few sums to a step, and the loop itself is felt.  With many, taps
     along which the windows of neighbouring rows overlap go in one round: what one tap loads for a
-    row, the next one needs for the row before, and finds in a register.  Few registers have no room
-    to keep that: there all taps go in one round where rows lie irregularly, and nothing is found.
+    row, the next one needs for the row before, and finds in a register.
     """
-    many = target.num_vectors >= _MANY_REGISTERS
+    if target.num_vectors < _MANY_REGISTERS:
+        return _DEPTH
     for reduce in reduces_of(nest):
         taps = nest.reduce_axes[id(reduce)][-1]
         loads = [nest.loads[id(n)] for n in walk(reduce.body) if id(n) in nest.loads]
-        moving = [(form, step) for form in loads if (step := form.stride(taps.name)) and step.terms]
-        rows = [row for row, count in tile.unroll.items() if count > 1]
-        if many:
-            fits = any(form.stride(row) == step for form, step in moving for row in rows)
-        else:
-            fits = any(form.stride(row) is None for form, _ in moving for row in rows)
-        if fits and taps.extent.is_const and 1 < taps.extent.const <= _MANY_TAPS:
+        steps = [form.stride(taps.name) for form in loads]
+        overlaps = any(
+            step is not None and step.terms and form.stride(row) == step and count > 1
+            for form, step in zip(loads, steps, strict=True)
+            for row, count in tile.unroll.items()
+        )
+        if overlaps and taps.extent.is_const and 1 < taps.extent.const <= _MANY_TAPS:
             return taps.extent.const
-    return 1 if many else _DEPTH
+    return 1
 
 
 def _even_columns(extent: Dim, most: int, budget: int) -> int:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.cpu.joined import join_lines
-from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.shape import Dim
@@ -20,25 +19,31 @@ from tilewright.kernel.ir import (
     cast,
     reduce_axes,
 )
-from tilewright.kernel.nest import prepare
 from unit.codegen.cpu.kernels import N, buffer
 from unit.codegen.cpu.native import run_native
 
 FEW, MANY = named_target("haswell"), named_target("znver4")
-C, I = Axis("c", Dim.of(3)), Axis("k", Dim.of(8))
+I = Axis("k", Dim.of(8))
 
 
 def convolution(
-    height: Dim | int, width: int, *, stride: int = 1, border: int = 1, position: bool = False
+    height: Dim | int,
+    width: int,
+    *,
+    stride: int = 1,
+    border: int = 1,
+    blocks: int = 8,
+    position: bool = False,
 ) -> Kernel:
     """A 1x1 convolution of blocked channels into an image with a border."""
     h, w = Axis("h", Dim.of(height)), Axis("w", Dim.of(width))
     m, lane = Axis("m", Dim.of(4)), Axis("i", Dim.of(8))
-    x = buffer("x", 3, h.extent * stride, width * stride, 8)
-    weight = buffer("w", 4, 3, 8, 8)
+    c = Axis("c", Dim.of(blocks))
+    x = buffer("x", blocks, h.extent * stride, width * stride, 8)
+    weight = buffer("w", 4, blocks, 8, 8)
     out = buffer("out", 4, h.extent + 2 * border, width + 2 * border, 8)
-    place = (C.var, h.var * stride, w.var * stride, I.var)
-    value: Expr = reduce_axes("sum", (C, I), x[place] * weight[m.var, C.var, I.var, lane.var])
+    place = (c.var, h.var * stride, w.var * stride, I.var)
+    value: Expr = reduce_axes("sum", (c, I), x[place] * weight[m.var, c.var, I.var, lane.var])
     if position:
         value = value + cast(w.var, FLOAT32)
     index = (m.var, h.var + border, w.var + border, lane.var)
@@ -55,6 +60,7 @@ def convolution(
         (convolution(14, 14), MANY, False),
         (convolution(7, 7, stride=2), FEW, True),
         (convolution(7, 7, position=True), FEW, False),  # a division for each result
+        (convolution(7, 7, blocks=4), FEW, False),  # too little to do for each address
         (convolution(N, 7), FEW, False),
         (convolution(7, 7, border=0), FEW, False),  # they are one axis already
     ],
@@ -63,34 +69,6 @@ def test_which_lines_are_joined(kernel: Kernel, target: CpuTarget, joins: bool) 
     joined = join_lines(kernel, target)
     assert len(joined.stages[0].axes) == (3 if joins else 4)
     assert joins or joined is kernel
-
-
-def depthwise(height: int, width: int) -> Kernel:
-    """A depthwise 3x3 convolution of blocked channels with a border."""
-    axes = m, h, w, lane = tuple(
-        Axis(name, Dim.of(size)) for name, size in zip("mhwi", (4, height, width, 8), strict=True)
-    )
-    x, weight = buffer("x", 4, height + 2, width + 2, 8), buffer("w", 4, 3, 3, 8)
-    down, right = Axis("d", Dim.of(3)), Axis("r", Dim.of(3))
-    value = reduce_axes(
-        "sum",
-        (down, right),
-        x[m.var, h.var + down.var, w.var + right.var, lane.var]
-        * weight[m.var, down.var, right.var, lane.var],
-    )
-    stage = Stage(axes, (Store("out", tuple(axis.var for axis in axes), value),))
-    out = buffer("out", 4, height, width, 8)
-    return Kernel(name="test", inputs=(x, weight), outputs=(out,), stages=(stage,))
-
-
-@pytest.mark.parametrize(
-    ("width", "target", "depth"),
-    [(7, FEW, 3), (24, FEW, 4), (14, MANY, 3)],  # whole lines would need more registers
-)
-def test_taps_of_joined_lines_go_in_one_round(width: int, target: CpuTarget, depth: int) -> None:
-    kernel = join_lines(depthwise(14, width), target)
-    schedule, _ = choose(prepare(kernel, kernel.stages[0]), target)
-    assert schedule.depth == depth
 
 
 @pytest.mark.parametrize("stride", [1, 2])
