@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -122,3 +123,20 @@ def test_a_member_that_claims_more_than_the_file_is_refused(tmp_path: Path, size
     path.write_bytes(data)
     with pytest.raises(CorruptEngine, match="outside of the file"):
         tw.load(path)
+
+
+@pytest.mark.parametrize("spatial", [("a",), ("a", "b"), ("a", "b", "c"), (1,), (9, 9)])
+def test_convolutions_of_a_symbolic_number_of_channels(spatial: tuple[Any, ...]) -> None:
+    """Only the weights tell it; the declared shape does not."""
+    rank = len(spatial)
+    weights = np.random.default_rng(0).standard_normal((8, 16, *[3] * rank), np.float32)
+    x = np.random.default_rng(1).standard_normal((2, 16, *[1] * rank), np.float32)
+    sizes = [dim if isinstance(dim, int) else 5 for dim in spatial]
+    x = np.ascontiguousarray(np.broadcast_to(x, (2, 16, *sizes)))
+    graph = "g (float[n, {}, {}] x) => (y) {{ y = Conv<pads = [{}]>(x, w) }}"
+    shape, pads = ", ".join(map(str, spatial)), ", ".join(["1"] * 2 * rank)
+    open_one, fixed = (
+        engine_of(graph.format(channels, shape, pads), {"w": weights}).run({"x": x})["y"]
+        for channels in ("k", 16)
+    )
+    np.testing.assert_allclose(open_one, fixed, atol=1e-4)

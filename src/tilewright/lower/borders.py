@@ -83,6 +83,8 @@ def _gains(kernel: Kernel, buffer: Buffer) -> bool:
     """True when a border makes guards of a kernel superfluous."""
     if buffer.dtype is not FLOAT32 or len(buffer.shape) not in (3, 4, 5):
         return False
+    if not buffer.shape[FIRST - 1].is_const:  # whose number of channels the layout has to state
+        return False
     if not all(_is_wide(out) for out in kernel.outputs):
         return False
     return any(
