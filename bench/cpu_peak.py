@@ -45,6 +45,7 @@ from tilewright.runtime.engine import Engine
 from tilewright.runtime.profile import all_calls
 
 ENOUGH = 90  # percent
+_Part = tuple[str, int, str, str]  # kind, operations, loops, schedule
 KINDS = ("product", "depthwise")
 LARGE_BYTES = 4 << 20  # several second caches
 
@@ -133,20 +134,32 @@ def _products(store: KernelStore, engine: Engine) -> list[Product]:
         made = store.generated[(text, *[""] * len(kernel.stages))].stages
         label = f"{'+'.join(call.sources)}: {call.name}"
         num_bytes = sum(size.evaluate({}) for size in call.traffic)
-        for number, stage in enumerate(made):
-            one = _product(kernel, number, stage.schedule)
+        parts = [_product(kernel, number, one.schedule) for number, one in enumerate(made)]
+        places = range(first, first + len(call.stages))
+        if len(places) < len(parts):  # stages that run in turns have one time together
+            parts = [_together([part for part in parts if part is not None])]
+        for place, one in zip(places, parts, strict=False):
             if one is not None:
-                kind, flops, loops = one
+                kind, flops, loops, schedule = one
                 if len(made) == 1:  # as it was before channels were padded
                     flops = min(flops, call.flops.evaluate({}))
-                place, schedule = first + number, stage.schedule.text
                 found.append(Product(place, label, kind, schedule, loops, flops, num_bytes))
-        first += len(made)
+        first += len(call.stages)
     return found
 
 
-def _product(kernel: Kernel, number: int, schedule: Schedule) -> tuple[str, int, str] | None:
-    """Kind, operations and loops of a stage; None where nothing is multiplied and added up."""
+def _together(parts: list[_Part]) -> _Part | None:
+    """Stages as one: of the kind that computes most."""
+    if not parts:
+        return None
+    kind = max(parts, key=lambda part: part[1])[0]
+    loops = " then ".join(part[2] for part in parts)
+    schedules = " then ".join(part[3] for part in parts)
+    return kind, sum(part[1] for part in parts), loops, schedules
+
+
+def _product(kernel: Kernel, number: int, schedule: Schedule) -> _Part | None:
+    """What a stage computes; None where nothing is multiplied and added up."""
     nest = prepare(kernel, kernel.stages[number])
     sums = [node for node in reduces_of(nest) if is_product(node)]
     if not sums:
@@ -161,7 +174,7 @@ def _product(kernel: Kernel, number: int, schedule: Schedule) -> tuple[str, int,
     loops = " over ".join(
         " ".join(f"{a.name}:{a.extent}" for a in axes) for axes in (nest.axes, inner)
     )
-    return "depthwise" if alone else "product", flops, loops
+    return "depthwise" if alone else "product", flops, loops, schedule.text
 
 
 def _measured(path: Path, args: Any) -> tuple[Path, list[Product], Any, float]:
