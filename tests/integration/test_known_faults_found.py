@@ -140,3 +140,11 @@ def test_convolutions_of_a_symbolic_number_of_channels(spatial: tuple[Any, ...])
         for channels in ("k", 16)
     )
     np.testing.assert_allclose(open_one, fixed, atol=1e-4)
+
+
+def test_a_sum_of_squares_over_all_of_a_padded_matrix() -> None:
+    """A number has no axis of lanes, whose products could be joined."""
+    text = "g (bfloat16[3, n] x) => (y) { p = Pad(x, k) y = ReduceL2<keepdims = 0>(p) }"
+    engine = engine_of(text, {"k": i64(0, 1, 0, 1)})
+    x = f32(np.arange(12).reshape(3, 4)).astype(engine.inputs[0].dtype.numpy)
+    np.testing.assert_allclose(engine.run({"x": x})["y"].astype(np.float32), 506**0.5, rtol=1e-2)

@@ -308,7 +308,7 @@ def _taps_in_units(
     shape = shapes[data.buffer]
     along = affine(data.index[-2]).terms if len(shape) >= _LEAST_RANK else {}
     taps = next((axis for axis in node.axes if along.get(axis.name) == Dim.of(1)), None)
-    if taps is None or not taps.extent.is_const:
+    if taps is None or not taps.extent.is_const or not stage.axes:
         return None
     lane = stage.axes[-1]
     form = access(data.index, shape)
