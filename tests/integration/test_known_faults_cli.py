@@ -114,7 +114,7 @@ def test_a_reproducer_is_written_whole(folder: Path, monkeypatch: pytest.MonkeyP
     def full(*_args: Any, **_arrays: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(CacheError, match="No space left on device"):
         check.reproduce(folder / "model.onnx", found, folder / "small", engine)
     assert not (folder / "small").exists()

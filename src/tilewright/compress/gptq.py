@@ -151,15 +151,28 @@ def squared_errors(off: Array, gram: Array) -> Array:
 
 
 def _factor(gram: Array) -> Array:
-    """[groups, elements, elements], upper triangular."""
-    size = gram.shape[-1]
-    diagonal = np.einsum("gii->gi", gram)
-    raised = DAMPING * diagonal.mean(1, keepdims=True) + 1e-12
-    # An input that is always 0 takes part in no sum; 1 keeps the matrix regular.
-    raised = raised + (diagonal <= 0)
-    inverse = np.linalg.inv(gram + raised[:, :, None] * np.eye(size))
-    inverse = (inverse + inverse.transpose(0, 2, 1)) / 2
-    factor: Array = np.linalg.cholesky(inverse).transpose(0, 2, 1)
+    """The factor of the inverse, [groups, elements, elements], upper triangular.
+
+    The matrix itself is factored, from its last element on, and the factor inverted: the inverse
+    of a matrix of moments that differ by 1e8 is no longer positive definite in floats. Where even
+    the matrix is not, as rounding of its sums made it so, it is damped until it is.
+    """
+    exact = gram.astype(np.float64)
+    if not np.isfinite(exact).all():
+        raise ValueError("moments are not finite")
+    size = exact.shape[-1]
+    diagonal = np.einsum("gii->gi", exact)
+    # An input that is always 0 takes part in no sum; its own damping keeps the matrix regular.
+    mean = np.abs(diagonal).mean(1, keepdims=True) + 1e-12
+    raised = np.where(diagonal <= 0, mean, DAMPING * mean)
+    while True:
+        damped = exact + raised[:, :, None] * np.eye(size)
+        try:
+            lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
+            break
+        except np.linalg.LinAlgError:
+            raised = 10 * raised
+    factor: Array = np.triu(np.linalg.inv(lower[:, ::-1, ::-1]))
     return factor
 
 

@@ -33,7 +33,9 @@ def refine(codes: Array, exact: Array, steps: Steps, gram: Array) -> Array:
     """
     elements = exact.shape[1]
     diagonal = np.einsum("gii->gi", gram)
-    raised = DAMPING * diagonal.mean(1, keepdims=True) + 1e-12
+    raised = DAMPING * np.abs(diagonal).mean(1, keepdims=True) + 1e-12
+    # Rounding may have left a square below 0: it is 0.
+    raised = raised + np.maximum(-diagonal, 0)
     moments = gram + raised[:, :, None] * np.eye(elements)
     order = np.argsort(-diagonal, axis=1, kind="stable")
     found = codes.copy()

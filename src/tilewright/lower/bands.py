@@ -69,6 +69,8 @@ def _band(chain: Sequence[Kernel], constants: Collection[str]) -> tuple[int, int
     values = [kernel.outputs[0] for kernel in chain[:-1]]
     if any(len(value.shape) != len(values[0].shape) for value in values):
         return None
+    if not chain[-1].outputs[0].shape:  # one number of all of it
+        return None
     images = chain[-1].outputs[0].shape[0]
     weights = sum(
         _bytes(b, images) for kernel in chain for b in kernel.inputs if b.name in constants

@@ -69,7 +69,7 @@ class SegmentLayout:
 
     Args:
         segment: what is run.
-        address: of a kernel's function.
+        address: of a kernel's function; None of a segment that is laid out for its memory alone.
         constants: arrays by name; they stay where they are.
         failing: checks of which it is known that they fail; calls behind their guards fail.
 
@@ -90,7 +90,7 @@ class SegmentLayout:
     def __init__(
         self,
         segment: Segment,
-        address: Callable[[str, str], int],
+        address: Callable[[str, str], int] | None,
         constants: Mapping[str, Array] | None = None,
         failing: Sequence[Check] = (),
     ) -> None:
@@ -198,7 +198,8 @@ class SegmentLayout:
         self._tied: list[int] = []
         self._shared: list[tuple[int, int]] = []
         for call, head in zip(self.segment.calls, self.heads, strict=True):
-            self._add_call(call, 8 * head)
+            if self._address is not None:  # else nothing is to be run, perhaps of another device
+                self._add_call(call, 8 * head)
         # A side without calls that could fail in their place fails here.
         for code, (check, tail) in enumerate(zip(self.failing, self._tails, strict=True), start=1):
             self._add_jumps(check.guards, 8 * tail, len(self._rows) + len(check.guards) + 1)
@@ -246,7 +247,7 @@ class SegmentLayout:
         for stage in call.stages:
             if not isinstance(stage, StageCall):
                 raise InternalError("the segment was compiled for a GPU")
-            function = self._address(call.kernel, stage.symbol)
+            function = 0 if self._address is None else self._address(call.kernel, stage.symbol)
             row = self._add_row([CALL, function, args, 0, 0, 0, 0, 0], [ARGS])
             iterations, grain = self._grain(stage)
             self._row_sizes.append((ROW_WORDS * row + ITERATIONS, iterations))

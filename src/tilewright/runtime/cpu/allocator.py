@@ -151,12 +151,17 @@ def put_side_by_side(arrays: dict[str, npt.NDArray[Any]]) -> None:
     """Moves arrays into one block, in place of the old ones; Python's objects stay where they are.
 
     A large block has large pages where there are any, many small arrays have not: a product that
-    reads its weights once takes up to a tenth longer then.
+    reads its weights once takes up to a tenth longer then. What is mapped from a file stays there:
+    it takes no memory until it is read.
 
     Raises:
         OutOfMemory: as ``allocate``.
     """
-    moving = {name: array for name, array in arrays.items() if not array.dtype.hasobject}
+    moving = {
+        name: array
+        for name, array in arrays.items()
+        if not array.dtype.hasobject and not _is_mapped(array)
+    }
     sizes = {name: -(-array.nbytes // ALIGNMENT) * ALIGNMENT for name, array in moving.items()}
     block, start = allocate(sum(sizes.values()), "constants"), 0
     for name, size in sizes.items():
@@ -164,6 +169,14 @@ def put_side_by_side(arrays: dict[str, npt.NDArray[Any]]) -> None:
         arrays[name] = np.ndarray(array.shape, array.dtype, block, start)
         arrays[name][...] = array
         start += size
+
+
+def _is_mapped(array: npt.NDArray[Any]) -> bool:
+    """Whether the elements are those of a file."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap.mmap)
 
 
 def is_aligned(array: npt.NDArray[Any], alignment: int = ALIGNMENT) -> bool:

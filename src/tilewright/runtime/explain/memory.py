@@ -37,7 +37,7 @@ def memory_report(
     for number, segment in enumerate(segments):
         live.append(_maximal(_live_bytes(segment)))
         if set(segment_symbols(segment)) <= sizes.keys():
-            plan = SegmentPlan(SegmentLayout(segment, lambda _kernel, _symbol: 0), sizes)
+            plan = SegmentPlan(SegmentLayout(segment, None), sizes)
             arena = None if arena is None else arena + plan.arena_bytes
             buffers += [
                 BufferLife(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,3 +89,19 @@ def test_arrays_move_into_one_aligned_block() -> None:
         id(arrays["w"].base)
     }
     put_side_by_side({})
+
+
+def test_what_is_mapped_from_a_file_stays_there(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(range(64)))
+    with (tmp_path / "w.bin").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "w": np.frombuffer(mapped, np.float32).reshape(4, 4),
+        "m": np.memmap(tmp_path / "w.bin", np.uint8, "r")[8:],
+        "v": np.ones(3, np.float32),
+    }
+    before = dict(arrays)
+    put_side_by_side(arrays)
+    assert arrays["w"] is before["w"]
+    assert arrays["m"] is before["m"]
+    assert arrays["v"] is not before["v"]
