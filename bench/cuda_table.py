@@ -5,6 +5,7 @@
 FOLDER has the ONNX files of ``CASES`` and sample inputs (``NAME.npz``) beside them. Every network
 has a process that prepares all contenders; then the networks are timed one at a time. Contenders:
     ours     the engine's graph, on arrays of the GPU
+    tuned    that of the engine that `tune` made of it (with --tune)
     eager    torch, captured as a CUDA graph
     compile  torch.compile, captured as a CUDA graph
 all in the same precision, images with channels last, on the graph that our passes made (batch
@@ -39,6 +40,7 @@ ROUNDS, ROUND_MS = 11, 8.0
 LONGEST_S = 420.0  # for the slowest preparation
 FAILURES = (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, OSError, UserError)
 TOLERANCE = {"fp16": 2e-2, "fp32": 2e-5}
+OURS = ("ours", "tuned")
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,9 @@ class Contest:
         del exact
         inputs = _tensors(feeds, names, half)
         handle = self.stream.cuda_stream
-        self.engine, self._feeds = engine, feeds
-        self.runs: dict[str, Any] = {
-            "ours": lambda: self.engine.run_on_device(there, stream=handle)
-        }
-        found = engine.run_on_device(there, stream=handle)
-        self.stream.synchronize()
-        outputs = {"ours": [torch.from_dlpack(found[spec.name]) for spec in engine.outputs]}
+        self._engine, self._feeds, self._there, self._expected = engine, feeds, there, expected
+        self.runs: dict[str, Any] = {"ours": lambda: engine.run_on_device(there, stream=handle)}
+        outputs = {"ours": self._outputs(engine)}
         for name in ("eager", "compile"):
             function = module
             if name == "compile":
@@ -167,13 +165,17 @@ class Contest:
         torch.cuda.synchronize()
         self.facts = {
             "kernels": engine.summary["kernels"],
-            "errors": {
-                name: max(_error(*pair) for pair in zip(got, expected, strict=True))
-                for name, got in outputs.items()
-            },
+            "errors": {name: _largest(got, expected) for name, got in outputs.items()},
         }
         self.facts["is_right"] = self.facts["errors"]["ours"] <= TOLERANCE[args["precision"]]
-        self._kept = (there, module, inputs, outputs)
+        self._kept = (module, inputs, outputs)
+
+    def _outputs(self, engine: Any) -> list[Any]:
+        import torch
+
+        found = engine.run_on_device(self._there, stream=self.stream.cuda_stream)
+        self.stream.synchronize()
+        return [torch.from_dlpack(found[spec.name]) for spec in engine.outputs]
 
     def _captured(self, function: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
         import torch
@@ -188,13 +190,16 @@ class Contest:
         return graph, list(outputs)
 
     def tune(self) -> dict[str, Any]:
-        """The engine with its fastest candidates, whose results are compared with those before."""
+        """Adds the engine with its fastest candidates as a contender."""
         from tilewright.tune.on_gpu import tune_on_gpu
 
-        self.engine, report = tune_on_gpu(self.engine, self._feeds)
+        tuned, report = tune_on_gpu(self._engine, self._feeds)
+        handle = self.stream.cuda_stream
+        self.runs["tuned"] = lambda: tuned.run_on_device(self._there, stream=handle)
         changed = [row for row in report.rows if row.chosen != row.formula]
         return {
             "tuned": {
+                "error": _largest(self._outputs(tuned), self._expected),
                 "timed": report.timed,
                 "changed": len(changed),
                 "kernels": len(report.rows),
@@ -202,6 +207,7 @@ class Contest:
                 "wrong": [[row.name[:60], *row.wrong] for row in report.rows if row.wrong],
                 "before_us": round(report.before_us, 1),
                 "after_us": round(report.after_us, 1),
+                "whole": report.whole,
             }
         }
 
@@ -215,13 +221,18 @@ class Contest:
                 name = names[(number + k) % len(names)]
                 rounds[name].append(self._ms(name, counts[name]))
         ms = {name: round(statistics.median(times), 4) for name, times in rounds.items()}
-        best = min((name for name in names if name != "ours"), key=lambda name: ms[name])
-        ratios = [b / a for a, b in zip(rounds["ours"], rounds[best], strict=True)]
+        best = min((name for name in names if name not in OURS), key=lambda name: ms[name])
+        ratios = {
+            name: statistics.median(b / a for a, b in zip(rounds[name], rounds[best], strict=True))
+            for name in OURS
+            if name in rounds
+        }
         return {
             "ms": ms,
             "least_ms": {name: round(min(times), 4) for name, times in rounds.items()},
             "best_peer": best,
-            "ratio": round(statistics.median(ratios), 3),
+            "ratio": round(ratios["ours"], 3),
+            **({"tuned_ratio": round(ratios["tuned"], 3)} if "tuned" in ratios else {}),
         }
 
     def _ms(self, name: str, count: int) -> float:
@@ -281,6 +292,10 @@ def _tensors(feeds: dict[str, Any], names: list[str], dtype: Any) -> list[Any]:
     return found
 
 
+def _largest(found: list[Any], expected: list[Any]) -> float:
+    return max(_error(*pair) for pair in zip(found, expected, strict=True))
+
+
 def _error(found: Any, expected: Any) -> float:
     """The largest difference, relative to the largest value; infinite for NaN."""
     error = float((found.double() - expected).abs().max() / expected.abs().max())
@@ -292,7 +307,6 @@ def _document(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str,
 
     import tilewright as tw
 
-    ratios = [row["ratio"] for row in rows if row.get("ratio")]
     return {
         "bench": "cuda_table",
         "device": torch.cuda.get_device_name(),
@@ -305,9 +319,15 @@ def _document(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str,
         "commit": args.commit,
         "precision": args.precision,
         "processors": os.cpu_count(),
-        "geometric_mean": round(statistics.geometric_mean(ratios), 3) if ratios else None,
+        "geometric_mean": _mean(rows, "ratio"),
+        "tuned_geometric_mean": _mean(rows, "tuned_ratio"),
         "models": rows,
     }
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
+    ratios = [row[key] for row in rows if row.get(key)]
+    return round(statistics.geometric_mean(ratios), 3) if ratios else None
 
 
 def _driver() -> str:
@@ -319,21 +339,28 @@ def _driver() -> str:
 def table(document: dict[str, Any]) -> str:
     """The document as a table of Markdown."""
     lines = [
-        "| network | ours, ms | eager, ms | compile, ms | ratio | error | error of the peer |",
-        "|---|---|---|---|---|---|---|",
+        "| network, ms | ours | eager | compile | ratio | tuned | ratio | error | peer's error |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in document["models"]:
         if "ms" not in row:
-            lines.append(f"| {row['name']} | {row.get('error', '?')[:80]} | | | | | |")
+            lines.append(f"| {row['name']} | {row.get('error', '?')[:80]} | | | | | | | |")
             continue
         ms, errors = row["ms"], row["errors"]
         mark = "" if row["is_right"] else " (over the tolerance)"
         lines.append(
             f"| {row['name']} | {ms['ours']:.3f} | {ms['eager']:.3f} | {ms['compile']:.3f} "
-            f"| {row['ratio']:.2f} | {errors['ours']:.1e}{mark} | {errors[row['best_peer']]:.1e} |"
+            f"| {row['ratio']:.2f} | {_cell(ms.get('tuned'), 3)} "
+            f"| {_cell(row.get('tuned_ratio'), 2)} "
+            f"| {errors['ours']:.1e}{mark} | {errors[row['best_peer']]:.1e} |"
         )
-    lines.append(f"| geometric mean | | | | {document['geometric_mean']} | | |")
+    means = f"{document['geometric_mean']} | | {document['tuned_geometric_mean'] or ''}"
+    lines.append(f"| geometric mean | | | | {means} | | |")
     return "\n".join(lines)
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

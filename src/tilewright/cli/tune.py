@@ -83,7 +83,7 @@ def _lines(target: Path, report: "Report") -> list[str]:
     counts = f"{report.timed} candidates timed, {report.known} known; "
     counts += f"{len(changed)} of {len(report.rows)} kernels changed"
     counts += f", on {plural(report.streams, 'stream')}"
-    lines = [f"{target}: {total}", counts]
+    lines = [f"{target}: {total}", counts, *([report.whole] if report.whole else [])]
     lines += [
         f"  {row.formula_us:8.2f} -> {row.us:7.2f} us  {row.name[:60]}: "
         f"{row.chosen} instead of {row.formula}"

@@ -5,6 +5,7 @@ with what the engine has.
 Method: a call runs many times in one graph. Its weights lie in several copies that take turns, as
 many as the whole network has memory for one kernel's: so they come from the cache or from memory as
 in a run of the network. Its inputs are those of the run.
+Whole runs are timed as they are, in turns as well.
 Guarantees: a call whose values differ from the engine's own has no timing.
 Not here: what is timed, and what is chosen (tune.on_gpu).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +36,7 @@ Array = npt.NDArray[Any]
 _REPEATS, _MOST_COPIES, _MOST_COPIED_BYTES = 16, 64, 1 << 30
 _LONGEST_US = 5000.0  # of one graph of repeats
 _TURNS, _REPLAYS = 5, 3
-_WHOLE_RUNS = 30
+_WHOLE_TURNS, _WHOLE_RUNS = 10, 30
 _HOPELESS = 4.0  # times as slow at the first look
 _PARTS, _PART = 16, 1 << 16  # of a large buffer, which are compared
 TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-9}  # of the largest value, by the bytes of a float
@@ -83,12 +84,8 @@ class CallBench:
         )
 
     def _turns(self, steps: Sequence[Step], once_us: float) -> tuple[list[float], list[float]]:
-        ours: list[float] = []
-        formula: list[float] = []
         chain = self._repeated(steps, once_us)
-        for _ in range(_TURNS):
-            formula += self._chain.times_us(self._stream, _REPLAYS, 1)
-            ours += chain.times_us(self._stream, _REPLAYS, 1)
+        formula, ours = _in_turns((self._chain, chain), self._stream, _TURNS)
         chain.close()
         return ours, formula
 
@@ -201,10 +198,57 @@ def lanes_timing(launched: Sequence[Launched], count: int, name: str, sizes: str
     )
 
 
-def run_us(engine: Engine, feeds: Mapping[str, Any]) -> float:
-    """GPU time of all kernels of a run."""
-    with segments_of(engine, feeds) as launched:
-        return sum(one.calls * statistics.median(_segment_us(one, None)) for one in launched)
+def whole_timing(
+    launched: Sequence[Launched],
+    instead: Callable[[KernelCall], KernelCall],
+    name: str,
+    sizes: str,
+) -> Timing:
+    """All kernels of a run with other calls in place of the engine's, in turns with those."""
+    us = [0.0, 0.0]
+    for one in launched:
+        context, plan = one.context, one.context.plan
+        steps = [
+            step
+            for number, call in enumerate(plan.segment.calls)
+            for step in plan.steps_of(instead(call), number)
+        ]
+        addresses = context.addresses(one.buffers)
+        chains = [
+            Chain(context.launcher, [(way, addresses)], context.own_stream)
+            for way in (plan.steps, steps)
+        ]
+        for k, times in enumerate(_in_turns(chains, context.own_stream, _WHOLE_TURNS)):
+            us[k] += one.calls * statistics.median(times)
+        for chain in chains:
+            chain.close()
+    formula, ours = us
+    return Timing(
+        sizes=sizes,
+        schedule=name,
+        us=round(ours, 3),
+        formula_us=round(formula, 3),
+        samples=_WHOLE_TURNS * _REPLAYS,
+    )
+
+
+def _in_turns(chains: Sequence[Chain], stream: Any, turns: int) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in chains]
+    for _ in range(turns):
+        for chain, found in zip(chains, times, strict=True):
+            found += chain.times_us(stream, _REPLAYS, 1)
+    return times
+
+
+def runs_us(engines: Sequence[Engine], feeds: Mapping[str, Any]) -> list[float]:
+    """GPU time of all kernels of a run of each engine, in turns."""
+    times: list[list[float]] = [[] for _ in engines]
+    for _ in range(_TURNS):
+        for engine, found in zip(engines, times, strict=True):
+            with segments_of(engine, feeds) as launched:
+                us = (one.calls * statistics.median(_segment_us(one, None)) for one in launched)
+                found.append(sum(us))
+    return [statistics.median(found) for found in times]
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 Input -> Output: an engine that was compiled with candidates, inputs, a timing store -> the engine
 with the fastest ones.
-Method: every candidate is timed in turns with the formula's choice (tune.gpu_bench).
+Method: every candidate is timed in turns with the formula's choice (tune.gpu_bench). What is
+chosen for all kernels is then timed as a whole, and dropped in parts where that is no faster
+(tune.whole).
 Guarantees: what is chosen depends on the timings alone, so a store that has them all gives the same
 engine, and nothing is timed; a candidate whose values differ is never chosen, and is told.
 Not here: making candidates (codegen.cuda.variants), the store (tune.store).
@@ -21,13 +23,22 @@ import numpy as np
 
 from tilewright import __version__
 from tilewright.core.errors import BadTarget, VerificationFailed
+from tilewright.core.plural import plural
 from tilewright.core.record import Decision
 from tilewright.runtime.cuda.executor import CudaExecutor, Launched
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.profile import all_calls
 from tilewright.runtime.program import KernelCall, Program, Segment, map_segments
-from tilewright.tune.gpu_bench import TOLERANCE, CallBench, lanes_timing, run_us, segments_of
+from tilewright.tune.gpu_bench import (
+    TOLERANCE,
+    CallBench,
+    lanes_timing,
+    runs_us,
+    segments_of,
+    whole_timing,
+)
 from tilewright.tune.store import Scope, Stage, Timing, TimingStore, sizes_text
+from tilewright.tune.whole import faster_together
 
 Progress = Callable[[int, int], None]
 _LEAST_GAIN = 0.02  # of the formula's time; less may be chance
@@ -61,7 +72,8 @@ class Report:
     Attributes:
         streams: how many the kernels run on.
         timed, known: candidates that were timed, and that the store knew.
-        before_us, after_us: GPU time of all kernels of a run.
+        before_us, after_us: GPU time of all kernels of a run, in turns.
+        whole: what became of choices that were slower as a whole; empty where they were faster.
     """
 
     device: str
@@ -71,6 +83,7 @@ class Report:
     known: int
     before_us: float
     after_us: float
+    whole: str = ""
 
 
 def scope_of(arch: str, compiler: str) -> Scope:
@@ -88,11 +101,15 @@ def fastest(formula: str, candidates: Sequence[str], timings: Sequence[Timing]) 
     """The tactic with the least time relative to the formula's, over all sizes that were timed."""
     ratios = {formula: 1.0}
     for text in candidates:
-        found = [math.log(t.ratio) for t in timings if t.schedule == text]
+        found = [t for t in timings if t.schedule == text]
         if found:
-            ratios[text] = math.exp(sum(found) / len(found))
+            ratios[text] = _mean_ratio(found)
     best = min(ratios, key=lambda text: (ratios[text], text))
     return best if ratios[best] <= 1 - _LEAST_GAIN else formula
+
+
+def _mean_ratio(timings: Sequence[Timing]) -> float:
+    return math.exp(statistics.fmean(math.log(t.ratio) for t in timings))
 
 
 def tune_on_gpu(
@@ -127,14 +144,16 @@ def tune_on_gpu(
     if streams > 1:
         tuned = _with(engine, program, search, streams)
     _compare(expected, tuned.run(feeds))
+    before_us, after_us = runs_us((engine, tuned), feeds)
     report = Report(
         device=executor.device.name,
         streams=streams,
         rows=tuple(search.rows.values()),
         timed=search.timed,
         known=search.known,
-        before_us=run_us(engine, feeds),
-        after_us=run_us(tuned, feeds),
+        before_us=before_us,
+        after_us=after_us,
+        whole=search.whole,
     )
     return tuned, report
 
@@ -146,6 +165,7 @@ class _Search:
         rows: what became of each kernel, by its code's key and sizes.
         choices: the call to take, by the same.
         decisions: for the engine.
+        whole: what became of choices that were slower as a whole.
     """
 
     def __init__(self, engine: Engine, executor: CudaExecutor, store: TimingStore | None) -> None:
@@ -158,7 +178,11 @@ class _Search:
         self.choices: dict[str, str] = {}
         self.decisions: list[Decision] = []
         self.timed = self.known = 0
+        self.whole = ""
         self._wrong: dict[str, list[str]] = {}
+        self._dropped: dict[str, str] = {}
+        self._kernels = _kernels(engine)
+        self._network = _network(self._kernels, 1)
 
     def run(self, feeds: Mapping[str, Any], progress: Progress | None) -> Program:
         """The program with the fastest candidates."""
@@ -178,9 +202,12 @@ class _Search:
             self._call(one, number, footprint)
             if progress is not None:
                 progress(done, len(todo))
+        calls = [call for call in all_calls(engine.program) if call.alternatives]
+        self._choose(calls)
+        self._keep_faster(launched)
         for one in launched:
             executor.give_back(one)
-        self._choose([call for call in all_calls(engine.program) if call.alternatives])
+        self._tell_all(calls)
         return map_segments(engine.program, self._segment)
 
     def _call(self, one: Launched, number: int, footprint: int) -> None:
@@ -207,20 +234,16 @@ class _Search:
         found += fresh
         if bench is not None:
             bench.close()
-        if self._store is not None and fresh:
-            text = self._engine.parts.sources.get(call.kernel, "")
-            self._store.write(self._scope, {stage: fresh}, {call.kernel: text})
+        self._remember(stage, fresh, self._engine.parts.sources.get(call.kernel, ""))
 
     def streams(self, engine: Engine, feeds: Mapping[str, Any]) -> int:
         """On how many streams the kernels of a run take the least time."""
-        keys = " ".join(call.kernel for call in all_calls(engine.program))
-        stage = Stage(hashlib.sha256(keys.encode()).hexdigest(), 0)
+        keys = _kernels(engine)
+        stage = _network(keys, 0)
         found = self._timings.setdefault(stage, [])
         names = [f"streams({count})" for count in range(2, _MOST_LANES + 1)]
         with segments_of(engine, feeds) as launched:
-            sizes = sizes_text(
-                {k: v for one in launched for k, v in one.context.plan.sizes.items()}
-            )
+            sizes = _sizes(launched)
             known = {(t.sizes, t.schedule) for t in found}
             fresh = [
                 timing
@@ -229,8 +252,7 @@ class _Search:
                 and (timing := lanes_timing(launched, count, name, sizes)) is not None
             ]
         found += fresh
-        if self._store is not None and fresh:
-            self._store.write(self._scope, {stage: fresh}, {stage.kernel: keys})
+        self._remember(stage, fresh, keys)
         chosen = fastest("streams(1)", names, found)
         took = [t.us for t in found if t.schedule == chosen]
         rejected = [(t.schedule, f"took {t.us:.2f} us") for t in found if t.schedule != chosen]
@@ -247,17 +269,79 @@ class _Search:
 
     def _choose(self, calls: Sequence[KernelCall]) -> None:
         for call in calls:
+            timings = self._timings.get(Stage(call.kernel, 0), [])
+            others = [one.tactic for one in call.alternatives]
+            self.choices[call.kernel] = fastest(call.tactic, others, timings)
+
+    def _keep_faster(self, launched: Sequence[Launched]) -> None:
+        """Drops choices with which whole runs are no faster."""
+        gains: dict[str, float] = {}  # expected, of changed kernels
+        for one in launched:
+            for call in one.context.plan.segment.calls:
+                if (chosen := self._best(call)) != call.tactic:
+                    timings = self._timings[Stage(call.kernel, 0)]
+                    us = statistics.fmean(
+                        t.formula_us - t.us for t in timings if t.schedule == chosen
+                    )
+                    gains[call.kernel] = gains.get(call.kernel, 0.0) + one.calls * us
+        changes = sorted(gains, key=lambda kernel: (-gains[kernel], kernel))
+        if not changes:
+            return
+        kept = faster_together(changes, lambda some: self._ratio(launched, some))
+        if len(kept) == len(changes):
+            return
+        timing = self._whole(launched, changes)
+        count = plural(len(changes), "change")
+        self.whole = (
+            f"tuned choice was slower as a whole ({timing.us:.1f} us instead of "
+            f"{timing.formula_us:.1f}): kept {len(kept)} of {count}"
+        )
+        self.decisions.append(
+            Decision(
+                stage="tuned",
+                subject="whole runs",
+                chosen=f"{len(kept)} of {count}",
+                rejected=((count, self.whole),),
+                measured_us=self._whole(launched, kept).us if kept else timing.formula_us,
+            )
+        )
+        for kernel in set(changes) - set(kept):
+            self._dropped[kernel] = self.choices.pop(kernel)
+
+    def _ratio(self, launched: Sequence[Launched], changes: Sequence[str]) -> float:
+        """The part of the formula's time that a run takes with some changes, over all sizes."""
+        name = self._whole(launched, changes).schedule
+        return _mean_ratio([t for t in self._timings[self._network] if t.schedule == name])
+
+    def _whole(self, launched: Sequence[Launched], changes: Sequence[str]) -> Timing:
+        """What a run takes with some changes; each set of them is timed once."""
+        texts = sorted(f"{kernel} {self.choices[kernel]}" for kernel in changes)
+        name = f"changed({hashlib.sha256(chr(10).join(texts).encode()).hexdigest()[:16]})"
+        sizes = _sizes(launched)
+        found = self._timings.setdefault(self._network, [])
+        for timing in found:
+            if (timing.sizes, timing.schedule) == (sizes, name):
+                return timing
+
+        def instead(call: KernelCall) -> KernelCall:
+            return _taken(call, self._best(call) if call.kernel in changes else call.tactic)
+
+        timing = whole_timing(launched, instead, name, sizes)
+        found.append(timing)
+        self._remember(self._network, [timing], self._kernels)
+        return timing
+
+    def _tell_all(self, calls: Sequence[KernelCall]) -> None:
+        for call in calls:
             if call.kernel in self.rows:
                 row = self.rows[call.kernel]
                 self.rows[call.kernel] = replace(row, calls=row.calls + 1)
                 continue
             timings = self._timings.get(Stage(call.kernel, 0), [])
-            others = [one.tactic for one in call.alternatives]
-            chosen = fastest(call.tactic, others, timings)
+            chosen = self._best(call)
             mean = statistics.fmean([t.formula_us for t in timings]) if timings else 0.0
             times = [t.us for t in timings if t.schedule == chosen]
             name = " + ".join(call.sources)
-            self.choices[call.kernel] = chosen
             self.rows[call.kernel] = Row(
                 name=name,
                 calls=1,
@@ -280,6 +364,8 @@ class _Search:
                 reason = "its values differ from those of the formula's choice"
             elif found:
                 reason = f"took {statistics.fmean([t.us for t in found]):.2f} us"
+                if text == self._dropped.get(call.kernel):
+                    reason += ", but whole runs were no faster with it"
             elif text == call.tactic:
                 reason = "the formula's choice"
             rejected.append((text, reason))
@@ -298,11 +384,32 @@ class _Search:
         return replace(segment, calls=tuple(map(self._chosen, segment.calls)))
 
     def _chosen(self, call: KernelCall) -> KernelCall:
-        wanted = self.choices.get(call.kernel, call.tactic)
-        for one in (call, *call.alternatives):
-            if one.tactic == wanted:
-                return replace(one, alternatives=())
-        return replace(call, alternatives=())
+        return replace(_taken(call, self._best(call)), alternatives=())
+
+    def _best(self, call: KernelCall) -> str:
+        return self.choices.get(call.kernel, call.tactic)
+
+    def _remember(self, stage: Stage, fresh: Sequence[Timing], text: str) -> None:
+        if self._store is not None and fresh:
+            self._store.write(self._scope, {stage: fresh}, {stage.kernel: text})
+
+
+def _taken(call: KernelCall, tactic: str) -> KernelCall:
+    """The call, or the alternative, of a tactic."""
+    return next((one for one in (call, *call.alternatives) if one.tactic == tactic), call)
+
+
+def _kernels(engine: Engine) -> str:
+    return " ".join(call.kernel for call in all_calls(engine.program))
+
+
+def _network(kernels: str, number: int) -> Stage:
+    """What timings of whole runs are stored under: 0 for streams, 1 for changes."""
+    return Stage(hashlib.sha256(kernels.encode()).hexdigest(), number)
+
+
+def _sizes(launched: Sequence[Launched]) -> str:
+    return sizes_text({k: v for one in launched for k, v in one.context.plan.sizes.items()})
 
 
 def _compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -154,6 +154,43 @@ def test_a_gain_that_may_be_chance_changes_nothing(fake: FakeDriver) -> None:
     assert [call.name for call in all_calls(tuned.program)] == ["first", "last"]
 
 
+def _slow_after(fake: FakeDriver, symbol: str, us: float) -> None:
+    """Has the kernel ``last`` take longer where ``symbol`` ran before it, as one that evicts."""
+    execute, before = fake._execute, [""]
+
+    def observed(node: list[Any]) -> None:
+        fake.cost_us["last"] = _COSTS["last"] + us * (before[0] == symbol)
+        before[0] = node[0]
+        execute(node)
+
+    fake._execute = observed  # type: ignore[method-assign]
+
+
+def test_a_choice_that_makes_whole_runs_slower_is_dropped(fake: FakeDriver, tmp_path: Path) -> None:
+    _slow_after(fake, "fast", 2.0)
+    store = TimingStore(tmp_path / "t.sqlite", write=True)
+    for timed in (2, 0):
+        tuned, report = tune_on_gpu(Engine(_parts()), FEEDS, store)
+        assert [call.name for call in all_calls(tuned.program)] == ["first", "last"]
+        assert (report.timed, report.before_us, report.after_us) == (timed, 8.0, 8.0)
+        text = "tuned choice was slower as a whole (9.0 us instead of 8.0): kept 0 of 1 change"
+        assert report.whole == text
+        found = {d.subject: d for d in tuned.decisions if d.stage == "tuned"}
+        assert found["whole runs"].rejected == (("1 change", text),)
+        reasons = dict(found["node_a"].rejected)
+        assert reasons["tactic(fast)"] == "took 2.00 us, but whole runs were no faster with it"
+
+
+def test_the_verb_says_that_the_choice_was_dropped(fake: FakeDriver, tmp_path: Path) -> None:
+    _slow_after(fake, "fast", 2.0)
+    Engine(_parts()).save(tmp_path / "a.tw")
+    arguments = ["tune", str(tmp_path / "a.tw"), "--dim", "n=7", "--quiet"]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "0 of 1 kernels changed" in result.stdout
+    assert "tuned choice was slower as a whole" in result.stdout
+
+
 def test_the_choice_is_the_mean_over_sizes() -> None:
     def timing(schedule: str, sizes: str, us: float) -> Timing:
         return Timing(sizes=sizes, schedule=schedule, us=us, formula_us=10.0, samples=5)

@@ -1,0 +1,40 @@
+"""Changes that are faster together are kept, found by halving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.tune.whole import faster_together
+
+
+def _timer(worth: dict[str, float], tried: list[str]) -> Callable[[Sequence[str]], float]:
+    def ratio(changes: Sequence[str]) -> float:
+        tried.append("".join(changes))
+        return 1.0 + sum(worth[name] for name in changes)
+
+    return ratio
+
+
+def test_all_are_kept_where_they_are_faster_together() -> None:
+    tried: list[str] = []
+    assert faster_together("abc", _timer({"a": -0.1, "b": 0.05, "c": 0}, tried)) == tuple("abc")
+    assert tried == ["abc"]
+
+
+def test_what_makes_a_run_slower_is_found_by_halving() -> None:
+    tried: list[str] = []
+    worth = {"a": -0.1, "b": -0.1, "c": 0.9, "d": -0.1}
+    assert faster_together("abcd", _timer(worth, tried)) == tuple("abd")
+    assert tried == ["abcd", "ab", "abcd", "abc", "abd"]
+
+
+def test_nothing_is_kept_where_nothing_helps() -> None:
+    assert faster_together("ab", _timer({"a": 0.1, "b": 0.0}, [])) == ()
+    assert faster_together("", _timer({}, [])) == ()
+
+
+def test_trials_are_bounded() -> None:
+    tried: list[str] = []
+    worth = dict.fromkeys("abcdefgh", 0.1) | {"h": -0.1}
+    assert faster_together("abcdefgh", _timer(worth, tried), trials=5) == ()
+    assert len(tried) == 5
