@@ -134,6 +134,8 @@ def _print_report(report: "BenchReport") -> None:
     for comparison in report.comparisons:
         if comparison.canaries.are_few:
             console.write(_doubt(comparison))
+        elif comparison.uneven:
+            console.write(_unevenness(comparison))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
     timings = [timing for one in report.comparisons for timing in one.timings]
     lines = (f"{one.contender} {one.version}: {one.precision} ({one.settings})" for one in timings)
@@ -178,6 +180,13 @@ def _doubt(comparison: "Comparison") -> str:
     return (
         f"Doubtful: of {_title(comparison)}, only {found.num_kept} of {found.num_asked} rounds "
         "counted, as the machine was busy, and the mean is of these; measure again"
+    )
+
+
+def _unevenness(comparison: "Comparison") -> str:
+    return (
+        f"Doubtful: of {_title(comparison)}, most runs of {', '.join(comparison.uneven)} took far "
+        "longer than the fastest one, as the machine was busy between; measure again"
     )
 
 

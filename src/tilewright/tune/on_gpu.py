@@ -391,7 +391,7 @@ class _Search:
 
     def _remember(self, stage: Stage, fresh: Sequence[Timing], text: str) -> None:
         if self._store is not None and fresh:
-            self._store.write(self._scope, {stage: fresh}, {stage.kernel: text})
+            self._store.write(self._scope, {stage: list(fresh)}, {stage.kernel: text})
 
 
 def _taken(call: KernelCall, tactic: str) -> KernelCall:

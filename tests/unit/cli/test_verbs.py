@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tilewright.cli import app
 from tilewright.cli import bench as bench_verb
 from tilewright.compiler.bench import BenchReport, Comparison
-from tilewright.compiler.bench.results import Round, canaries_of
+from tilewright.compiler.bench.results import Round, Timing, canaries_of
 from unit.compiler.models import feeds_of, network, saved
 from unit.graph.models import model_of, node, tensor_info
 
@@ -376,6 +376,38 @@ def test_bench_doubts_a_mean_of_few_rounds(capsys: pytest.CaptureFixture[str]) -
     )
     bench_verb._print_report(BenchReport.of([found]))
     assert "of m.onnx, 1 thread, only 1 of 3 rounds counted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("median_us", "is_doubted"), [(12.0, False), (37.0, True)])
+def test_bench_doubts_medians_far_from_their_minima(
+    capsys: pytest.CaptureFixture[str], median_us: float, is_doubted: bool
+) -> None:
+    """Canaries before and after a round do not see what ran in the middle of it."""
+    timing = Timing(
+        contender="tilewright",
+        version="1",
+        precision="fp32",
+        settings="",
+        setup_s=0.1,
+        num_runs=9,
+        min_us=10.0,
+        median_us=median_us,
+        error=0.0,
+    )
+    found = Comparison(
+        model="m.onnx",
+        threads=1,
+        device="d",
+        commit=None,
+        inputs={},
+        timings=[timing],
+        ratio_min={"p": 2.0},
+        ratio_median={"p": 0.5},
+        canaries=canaries_of([Round(canary_flops=9e9, samples_us={"p": [2.0]})], 1),
+    )
+    bench_verb._print_report(BenchReport.of([found]))
+    text = "Doubtful: of m.onnx, 1 thread, most runs of tilewright took"
+    assert (text in capsys.readouterr().out) == is_doubted
 
 
 def test_bench_keeps_what_was_measured_before_a_failure(folder: Path) -> None:

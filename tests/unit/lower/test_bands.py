@@ -86,23 +86,3 @@ def test_a_symbolic_number_of_images_counts_as_one() -> None:
 
 def test_small_values_stay_whole() -> None:
     assert _bands(tw.compile(_network([1, 16, 20, 20]), verify=False, cache=None)) == []
-
-
-def test_a_chain_that_ends_in_one_number_stays_whole() -> None:
-    """As the least element of a product, which has no dim to go along."""
-    model = model_of(
-        [
-            node("MatMul", ["x", "w"], ["a"]),
-            node("MatMul", ["a", "v"], ["b"]),
-            node("ReduceMin", ["b"], ["y"], keepdims=0),
-        ],
-        inputs=[tensor_info("x", [512, 64])],
-        outputs=["y"],
-        weights={
-            "w": RNG.standard_normal((64, 1024)).astype(np.float32),
-            "v": RNG.standard_normal((1024, 1024)).astype(np.float32),
-        },
-        opset=21,
-    )
-    engine = tw.compile(model, cache=None)
-    assert not any(chosen.endswith("at a time") for chosen in _bands(engine))

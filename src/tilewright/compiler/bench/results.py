@@ -14,6 +14,8 @@ SCHEMA = "tilewright.bench/1"
 BEST = "best peer"
 SLOWEST_CANARY = 1.10  # times the best one's time; slower rounds are thrown away
 
+MOST_SPREAD = 1.3  # of a contender's median over its minimum, on a machine that is idle
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -87,6 +89,11 @@ class Comparison:
     ratio_median: Mapping[str, float]
     canaries: Canaries
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uneven(self) -> list[str]:
+        """Contenders whose median is far from their minimum: something else ran between."""
+        return [one.contender for one in self.timings if one.median_us > MOST_SPREAD * one.min_us]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
