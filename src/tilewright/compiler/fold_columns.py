@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.compiler.pad_channels import is_copy
+from tilewright.compiler.pad_channels import private_copies
 from tilewright.core.dtypes import FLOAT16, INT64
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
@@ -46,7 +46,6 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.ir import transform as rewrite
-from tilewright.lower.context import View
 
 Array = npt.NDArray[Any]
 _PART, _WIDTH = 4, 8  # channels of a column, and of two
@@ -99,13 +98,7 @@ def fold_columns_program(
 
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
-    kernels = [item for item in step.items if isinstance(item, Kernel)]
-    viewed = {item.source.name for item in step.items if isinstance(item, View)}
-    for copy in kernels:
-        image = copy.outputs[0] if is_copy(copy) else None
-        if image is None or image.name in viewed or image.name in step.keep:
-            continue
-        readers = [k for k in kernels if any(b.name == image.name for b in k.inputs)]
+    for copy, image, readers in private_copies(step):
         window = _window(readers[0], image, constants) if len(readers) == 1 else None
         if window is None:
             continue

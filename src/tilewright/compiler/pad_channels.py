@@ -9,7 +9,7 @@ Not here: the layout (channels_last).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,15 +53,9 @@ def pad_channels_program(
 
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
-    kernels = [item for item in step.items if isinstance(item, Kernel)]
-    viewed = {item.source.name for item in step.items if isinstance(item, View)}
-    for copy in kernels:
-        image = copy.outputs[0] if is_copy(copy) else None
-        if image is None or image.name in viewed or image.name in step.keep:
-            continue
+    for copy, image, readers in private_copies(step):
         if not image.shape[-1].is_const or image.shape[-1].const >= _CHUNK:
             continue
-        readers = [k for k in kernels if any(b.name == image.name for b in k.inputs)]
         weights = [_weight(kernel, image, constants) for kernel in readers]
         if not readers or not all(weights):
             continue
@@ -74,6 +68,20 @@ def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
         made |= {id(kernel): _padded(kernel, names) for kernel in readers}
         step.items = [made.get(id(item), item) for item in step.items]
         log.add("layout", copy.name, f"{image.shape[-1]} channels of {image.name} padded to 8")
+
+
+def private_copies(step: DraftSegment) -> Iterator[tuple[Kernel, Buffer, list[Kernel]]]:
+    """Copies that nothing outside of the segment and no view sees, their results, who reads them.
+
+    The items of the step may be replaced meanwhile.
+    """
+    kernels = [item for item in step.items if isinstance(item, Kernel)]
+    viewed = {item.source.name for item in step.items if isinstance(item, View)}
+    for copy in kernels:
+        image = copy.outputs[0]
+        if is_copy(copy) and image.name not in viewed and image.name not in step.keep:
+            readers = [k for k in kernels if any(b.name == image.name for b in k.inputs)]
+            yield copy, image, readers
 
 
 def is_copy(kernel: Kernel) -> bool:

@@ -2,8 +2,8 @@
 
 Input -> Output: changes, the most promising first, and what a run takes with some of them -> those
 to keep.
-Method: all are tried at once. A set that makes the run no faster is halved, and its halves are
-tried upon what was kept before.
+Method: all are tried at once. A set that does not save 0.5 % of the run is halved, and its halves
+are tried upon what was kept before: each trial is one more chance for noise to look like a gain.
 Guarantees: what is kept was faster, as measured, than nothing; the number of trials is bounded.
 Not here: timing (tune.gpu_bench), which change of a kernel is best by itself (tune.on_gpu).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _MOST_TRIALS = 16
+_LEAST_GAIN = 0.005  # of the run with what was kept before; less may be chance
 
 
 def faster_together(
@@ -32,7 +33,7 @@ def faster_together(
             break
         group = waiting.pop(0)
         found = ratio((*kept, *group))
-        if found < least:
+        if found < least * (1 - _LEAST_GAIN):
             kept, least = (*kept, *group), found
         elif len(group) > 1:
             half = (len(group) + 1) // 2

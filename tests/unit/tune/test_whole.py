@@ -33,6 +33,14 @@ def test_nothing_is_kept_where_nothing_helps() -> None:
     assert faster_together("", _timer({}, [])) == ()
 
 
+def test_what_only_noise_makes_faster_is_not_kept() -> None:
+    noise = iter([-0.003, 0.002, -0.004, -0.001, -0.0045, 0.003] * 3)
+    assert faster_together("abcdefgh", lambda _: 1.0 + next(noise)) == ()
+    # Upon what was kept, too: c saves 0.3 % of the rest.
+    worth = {"a": -0.1, "b": 0.2, "c": -0.003, "d": 0.2}
+    assert faster_together("abcd", _timer(worth, [])) == ("a",)
+
+
 def test_trials_are_bounded() -> None:
     tried: list[str] = []
     worth = dict.fromkeys("abcdefgh", 0.1) | {"h": -0.1}
