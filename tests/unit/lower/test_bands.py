@@ -86,3 +86,21 @@ def test_a_symbolic_number_of_images_counts_as_one() -> None:
 
 def test_small_values_stay_whole() -> None:
     assert _bands(tw.compile(_network([1, 16, 20, 20]), verify=False, cache=None)) == []
+
+
+def test_a_chain_that_ends_in_a_single_number_has_no_band() -> None:
+    """There is no dim of the result to go along."""
+    model = model_of(
+        [
+            node("MatMul", ["x", "w"], ["a"]),
+            node("ArgMax", ["a"], ["b"], axis=0, keepdims=1),
+            node("ArgMin", ["b"], ["y"], axis=0, keepdims=0),
+        ],
+        inputs=[tensor_info("x", ["n", 64])],
+        outputs=["y"],
+        weights={"w": RNG.standard_normal(64).astype(np.float32)},
+        opset=21,
+    )
+    engine = tw.compile(model, verify=False, cache=None)
+    assert _bands(engine) == []
+    assert engine.run({"x": np.ones((5, 64), np.float32)})["y"] == 0
