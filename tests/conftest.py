@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def find_assets() -> Path | None:
         return Path(named)
     beside = REPOSITORY.parent / "shared"
     return beside if beside.is_dir() else None
+
+
+def pytest_configure() -> None:
+    """Hears Ctrl-C where a shell started the tests in the background, which ignores it.
+
+    Processes inherit that, and tests of Ctrl-C would wait for what never comes.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
