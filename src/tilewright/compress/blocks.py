@@ -93,7 +93,7 @@ def best_grid(
     """
     depth, columns = rows.shape
     tried = SHARES[bits] if shares is None else shares
-    weigh = None if moments is None else moments.astype(np.float32)
+    weigh = None if moments is None else (moments / _unit(moments, (1, 2))).astype(np.float32)
     grid = Grid(
         scale=np.empty((depth // block, columns), np.float32),
         zero=np.zeros((depth // block, columns), np.float32),
@@ -103,6 +103,8 @@ def best_grid(
     for start in range(0, columns, _COLUMNS):
         part = np.s_[:, start : start + _COLUMNS]
         groups = rows[part].reshape(depth // block, block, -1)
+        unit = _unit(groups, (1,))
+        groups = groups / unit  # squares of 1e30 are no float32
         least: Array = np.full(grid.scale[part].shape, np.inf, np.float32)
         for scale, zero in _candidates(groups, bits, tried):
             codes = _codes(groups, scale, zero, grid.limits)
@@ -111,7 +113,15 @@ def best_grid(
             better = lost < least
             least[better] = lost[better]
             grid.scale[part][better], grid.zero[part][better] = scale[better], zero[better]
+        grid.scale[part] = _guarded(grid.scale[part] * unit[:, 0])
     return grid
+
+
+def _unit(values: Array, axes: tuple[int, ...]) -> Array:
+    """The power of two at or below the greatest magnitude."""
+    most = np.abs(values).max(axes, keepdims=True)
+    unit: Array = np.ldexp(np.ones_like(most), np.frexp(most)[1] - 1)
+    return unit
 
 
 def _candidates(groups: Array, bits: int, shares: Sequence[float]) -> Iterator[tuple[Array, Array]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.compress.calibrate import Progress
 from tilewright.compress.data import Batches, open_data
+from tilewright.compress.expected import expected_recipe
 from tilewright.compress.job import Job
 from tilewright.compress.options import QuantizeOptions
 from tilewright.compress.pictures import Preprocessing
@@ -147,7 +148,8 @@ def evaluate(
     recipe = job.recipe()
     types = {node.name: node.op_type for node in job.model.view().nodes}
     few, batches = scorer(wanted.ranked)
-    found = measure(simulator, few, job.plan, recipe, types, job.seen, progress=progress)
+    expected = expected_recipe(job.model, job.plan, recipe, batches, threads)
+    found = measure(simulator, few, job.plan, recipe, expected, types, job.seen, progress=progress)
     if wanted.budget is None:
         return found, None
     front = search(

@@ -292,7 +292,8 @@ def _not_met(path: _Path, found: Sensitivity) -> BudgetNotMet:
     reached = f"{closest.sqnr_db:.1f} dB"
     if closest.metric is not None and path.base.metric is not None:
         reached = f"a drop of {path.base.metric - closest.metric:g}, {reached}"
-    limiting = ", ".join(one.node for one in found.nodes[:3])
+    loudest = sorted(found.nodes, key=lambda one: -one.noise)
+    limiting = ", ".join(one.node for one in loudest[:3])
     return BudgetNotMet(
         f"nothing can work on integers with a {path.budget}: the closest point has "
         f"{plural(closest.num_int8, 'node')} on integers and {reached}; "

@@ -1,18 +1,20 @@
 """Which layer hurts, by how much, and why.
 
 Input -> Output: a quantisation and data to score on -> for each node, what the model loses when it
-alone is quantised, and what it gains when it alone is not; for the worst, which part of its error
-does it.
+alone is quantised, how much more that is than its bits should cost, and what the model gains when
+it alone is not; for the worst, which part of its error does it.
     clipping    inputs beyond their range
     rounding    steps of inputs and of weights
     saturation  weights beyond +-127 steps
     bias shift  the mean error that is left in its results, and the rounding of its bias
-Guarantees: causes are found by running the model with that part alone; nothing is estimated.
+Guarantees: causes are found by running the model with that part alone; nothing is estimated.  Nodes
+that lose ``BROKEN_DB`` more than their bits should come first, whatever others lose.
 Not here: what to do about it (search).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +29,13 @@ from tilewright.compress.layers import Layer, Plan
 from tilewright.compress.score import Scorer, Scores, decibels
 from tilewright.compress.simulator import NodeSetting, Settings, Simulator, bias_of, settings_of
 from tilewright.graph.insert_qdq import QuantizedLayer, Recipe
-from tilewright.report.quantization import NodeEffect, Sensitivity
+from tilewright.report.quantization import BROKEN_DB, NodeEffect, Sensitivity
 
 Array = npt.NDArray[Any]
 
 CAUSES = ("clipping", "rounding", "saturation", "bias shift")
 NUM_EXPLAINED = 8  # of the worst nodes
+_ROUNDING = 1e-12  # noise of float32 itself
 
 
 def measure(
@@ -40,6 +43,7 @@ def measure(
     scorer: Scorer,
     plan: Plan,
     recipe: Recipe,
+    expected: Recipe,
     op_types: Mapping[str, str],
     seen: Calibration | None,
     *,
@@ -52,17 +56,24 @@ def measure(
         simulator: of the model.
         scorer: of its outputs.
         plan, recipe: where and how it is quantised.
+        expected: how it should be, by its bits.
         op_types: by node.
         seen: for mean errors; None leaves the bias shift to the rounding of biases.
         explained: how many of the worst nodes are split by cause.
         progress: called with (stage, runs so far, runs in all).
     """
     settings = settings_of(plan, recipe)
-    total = 2 * len(settings) + len(CAUSES) * min(explained, len(settings))
+    ideal = settings_of(plan, expected)
+    total = 3 * len(settings) + len(CAUSES) * min(explained, len(settings))
     score = _Counted(simulator=simulator, scorer=scorer, total=total, progress=progress)
     base, whole = score({}), score(settings)
     alone = {node: score({node: setting}) for node, setting in settings.items()}
-    order = sorted(alone, key=lambda node: -alone[node].noise)
+    coarser_db = _coarser_db(recipe, expected)
+    excess_db = {
+        node: max(coarser_db[node], _excess_db(alone[node].noise, score({node: ideal[node]}).noise))
+        for node in alone
+    }
+    order = sorted(alone, key=lambda node: _place(excess_db[node], alone[node].noise))
     layers = {layer.node: layer for layer in plan.layers}
     causes = {
         node: _causes(node, settings, layers.get(node), recipe, seen, score)
@@ -76,6 +87,7 @@ def measure(
             op_type=op_types[node],
             sqnr_db=alone[node].sqnr_db,
             noise=alone[node].noise,
+            excess_db=excess_db[node],
             drop=_difference(base.metric, alone[node].metric),
             gain=_gain(without, whole),
             causes=causes.get(node, {}),
@@ -105,6 +117,29 @@ class _Counted:
         if self.progress is not None:
             self.progress("sensitivity", min(self.done, self.total), self.total)
         return self.scorer(lambda feeds: self.simulator.run(chosen, feeds))
+
+
+def _excess_db(noise: float, expected: float) -> float:
+    """How many times the expected noise there is, in dB; what float32 rounds alike is alike."""
+    return decibels(max(expected, _ROUNDING)) - decibels(max(noise, _ROUNDING))
+
+
+def _coarser_db(recipe: Recipe, expected: Recipe) -> dict[str, float]:
+    """By node, how much too coarse its steps are, which other noise may hide at the outputs."""
+    found = {
+        one.node: float(np.median(one.params.scale / ideal.params.scale))
+        for one, ideal in zip(recipe.layers, expected.layers, strict=True)
+    }
+    for value, readers in recipe.readers.items():
+        ratio = float(recipe.points[value].scale / expected.points[value].scale)
+        for node in readers:
+            found[node] = max(found.get(node, 0.0), ratio)
+    return {node: 20 * math.log10(ratio) for node, ratio in found.items()}
+
+
+def _place(excess_db: float, noise: float) -> tuple[bool, float]:
+    """Broken nodes first, those that lose most first."""
+    return excess_db < BROKEN_DB, -noise
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

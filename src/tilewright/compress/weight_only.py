@@ -3,12 +3,10 @@
     MatMul(a, w)  ->  MatMul(a, DequantizeLinear(w', s, z))    a scale for each block of a column
 Input -> Output: a model, perhaps data, and options -> ``Quantized``: ONNX that ONNX Runtime runs
 too.
-Method: without data, each block has the range that loses least, and weights go to the nearest
-integer. With data, losses are those of products with what the weights meet; rounding makes up for
-its errors (gptq), then integers move one by one while that helps (refine).  8 bits are symmetric
-(int8); 4 bits have a zero point a block (uint4).
+8 bits are symmetric (int8); 4 bits have a zero point a block (uint4).
 Guarantees: deterministic; what stays in float has a reason among the decisions.
-Not here: products of integers (quantize), how such weights are run (graph.passes).
+Not here: the integers of one product (block_rounding), products of integers (quantize), how such
+weights are run (graph.passes).
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compress.blocks import LEAST_BLOCK, Grid, best_grid, block_of
+from tilewright.compress.block_rounding import rounded
+from tilewright.compress.blocks import LEAST_BLOCK, block_of
 from tilewright.compress.calibrate import Progress
 from tilewright.compress.contract import check_quantized
 from tilewright.compress.data import Batches, open_data
-from tilewright.compress.gptq import Steps, closer, factor_of, squared_errors
+from tilewright.compress.gptq import squared_errors
 from tilewright.compress.layers import Layer, Plan, find_layers
 from tilewright.compress.moments import Moments, why_none
 from tilewright.compress.options import all_quantized
 from tilewright.compress.pictures import Preprocessing
 from tilewright.compress.quantized import Quantized
-from tilewright.compress.refine import refine
 from tilewright.compress.walks import Walk, depth_of, walks
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
@@ -47,12 +45,7 @@ STAGE = "weight_only"
 BLOCK = 32
 _KINDS = ("int8", "int4")
 _PRODUCTS = ("MatMul", "Gemm")
-_COLUMNS = 4096  # at a time
-# Of the mean diagonal of moments: with 1 % results on other text are 5 to 15 % worse, and with
-# 20 % some layers lose more than others gain (SmolLM2, 20,000 tokens).
-_RAISED = 0.05
 _SHARE_OF_8_BITS = 0.05  # of the weights of 4 bits, where a few small layers lose most
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,18 +299,13 @@ def _widened(made: Sequence[_Made], log: DecisionLog) -> tuple[_Made, ...]:
 
 def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> _Made:
     layer, rows = choice.layer, choice.rows
-    gram = raised = None
+    gram = None
     if moments is not None:
         if (reason := why_none(moments)) is None:
             gram = moments.gram(centred=False)
-            raised = gram + _raise(gram) * np.eye(gram.shape[-1])
         else:
             log.add(STAGE, layer.node, "rounded to the nearest", (("gptq", reason),))
-    of_blocks = None if raised is None else _of_blocks(raised, choice.block)
-    grid = best_grid(rows, choice.block, choice.bits, moments=of_blocks)
-    codes = grid.nearest(rows)
-    if raised is not None:
-        codes = _with_moments(rows, grid, raised, codes)
+    grid, codes = rounded(rows, choice.block, choice.bits, gram)
     error = _error(choice, grid.floats(codes) - rows, gram, log)
     integers = codes.astype(grid.dtype)
     scale, zero, axis = grid.scale, grid.zero.astype(grid.dtype), 0
@@ -327,32 +315,6 @@ def _written(choice: _Choice, moments: Moments | None, log: DecisionLog) -> _Mad
     params = Affine(scale=scale, zero=zero, axis=axis, block=choice.block)
     written = QuantizedLayer(node=layer.node, weights=integers, params=params)
     return _Made(choice=choice, written=written, error=error)
-
-
-def _raise(gram: Array) -> float:
-    """What the diagonal is raised by, so that integers do not fit the calibration data alone."""
-    return float(_RAISED * np.trace(gram[0]) / gram.shape[-1]) + _TINY
-
-
-def _of_blocks(gram: Array, block: int) -> Array:
-    """The moments of the rows of each block."""
-    groups = gram.shape[-1] // block
-    found: Array = np.einsum("gigj->gij", gram[0].reshape(groups, block, groups, block))
-    return found
-
-
-def _with_moments(rows: Array, grid: Grid, gram: Array, nearest: Array) -> Array:
-    """Integers that make up for each other's errors; some columns at a time bound memory."""
-    found = np.empty(rows.shape)
-    factor = factor_of(gram, ordered=True)
-    for start in range(0, rows.shape[1], _COLUMNS):
-        part = np.s_[:, start : start + _COLUMNS]
-        scale, zero = (one[part][None].astype(np.float64) for one in (grid.scale, grid.zero))
-        steps = Steps(scale=scale, zero=zero, block=grid.block, limits=grid.limits)
-        exact = rows[part][None].astype(np.float64)
-        codes = closer(exact, steps, gram, factor, nearest[part][None])
-        found[part] = refine(codes, exact, steps, gram)[0]
-    return found
 
 
 def _error(choice: _Choice, off: Array, gram: Array | None, log: DecisionLog) -> float:

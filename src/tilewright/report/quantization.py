@@ -15,6 +15,7 @@ from tilewright.core.record import Decision
 from tilewright.report.units import us_text
 
 _SHOWN = 10  # nodes
+BROKEN_DB = 10.0  # beyond what a node's bits should cost: a scale, a range or data are wrong
 FASTER = 0.99  # of the time: what is less than that is faster, beyond doubts of the clock
 
 
@@ -26,6 +27,8 @@ class NodeEffect:
         node, op_type: of the model.
         sqnr_db: of the outputs with this node alone quantised.
         noise: relative noise of the outputs then.
+        excess_db: how much more that is, or the noise of its steps alone is, than with nearest
+            integers and ranges of the data scored on, in the same types.
         drop: of the metric then; None without one.
         gain: of the metric when this node alone stays in float; without a metric, of dB.
         causes: relative noise of each part of its error alone; empty where it was not explained.
@@ -35,9 +38,15 @@ class NodeEffect:
     op_type: str
     sqnr_db: float
     noise: float
+    excess_db: float
     drop: float | None
     gain: float
     causes: Mapping[str, float]
+
+    @property
+    def broken(self) -> bool:
+        """Whether it loses far more than its bits should cost."""
+        return self.excess_db >= BROKEN_DB
 
     @property
     def main_cause(self) -> str | None:
@@ -47,13 +56,13 @@ class NodeEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Of all nodes, the worst first.
+    """Of all nodes, broken ones first, then the worst.
 
     Attributes:
         samples: that were scored.
         float_metric, metric: of the float and of the quantised model; None without a metric.
         sqnr_db: of the quantised model.
-        nodes: by noise.
+        nodes: broken ones by noise, then the others by noise.
     """
 
     samples: int
@@ -192,12 +201,25 @@ def _sensitivity_lines(found: Sensitivity) -> Iterator[str]:
     if found.float_metric is not None and found.metric is not None:
         scores += f", metric {found.metric:.4f} (float {found.float_metric:.4f})"
     yield f"{'score':<12} {scores}, {plural(found.samples, 'sample')}"
+    for one in found.nodes[:_SHOWN]:
+        if one.broken:
+            yield f"{'broken?':<12} {broken_line(one)}"
     yield ""
-    yield "alone, dB      drop   gain if float  main cause   node"
+    yield "alone, dB  beyond bits      drop   gain if float  main cause   node"
     for one in found.nodes[:_SHOWN]:
         drop = "-" if one.drop is None else f"{one.drop:+.4f}"
         unit = " dB" if one.drop is None else ""
         cause = one.main_cause or "-"
-        yield f"{one.sqnr_db:9.1f} {drop:>9} {one.gain:+12.4f}{unit:<3}  {cause:<12} {one.node}"
+        alone = f"{one.sqnr_db:9.1f} {one.excess_db:+9.1f} dB"
+        yield f"{alone} {drop:>9} {one.gain:+12.4f}{unit:<3}  {cause:<12} {one.node}"
     if len(found.nodes) > _SHOWN:
         yield f"{len(found.nodes) - _SHOWN} more"
+
+
+def broken_line(one: NodeEffect) -> str:
+    """What is said of a node that loses more than its bits should."""
+    cause = f", by {one.main_cause}" if one.main_cause else ""
+    return (
+        f"{one.node}: {one.excess_db:.0f} dB more noise than its bits should give{cause}; look at "
+        "its scales, or at the data that they are of"
+    )

@@ -23,7 +23,14 @@ from unit.compress.test_quantize import batches, block
 
 def _effect(node: str, noise: float) -> NodeEffect:
     return NodeEffect(
-        node=node, op_type="Conv", sqnr_db=0.0, noise=noise, drop=None, gain=0.0, causes={}
+        node=node,
+        op_type="Conv",
+        sqnr_db=0.0,
+        noise=noise,
+        excess_db=0.0,
+        drop=None,
+        gain=0.0,
+        causes={},
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.compress.data import BadData, open_data
+from tilewright.compress.expected import expected_recipe
 from tilewright.compress.job import Job, prepare
 from tilewright.compress.layers import Layer
 from tilewright.compress.options import QuantizeOptions
@@ -19,7 +20,8 @@ from tilewright.compress.sensitivity import measure
 from tilewright.compress.simulator import Simulator, settings_of
 from tilewright.core.errors import BadOption
 from tilewright.graph.insert_qdq import Recipe
-from tilewright.report.quantization import Sensitivity
+from tilewright.report.quantization import BROKEN_DB, Sensitivity, quantization_lines
+from tilewright.report.quantization_page import quantization_page
 from unit.compiler.models import compiled, normal
 from unit.compress.broken import with_activation_scale, with_stored_scale, with_weight_scale
 from unit.compress.test_quantize import batches, block
@@ -65,7 +67,8 @@ def _measured(job: Job, simulator: Simulator, recipe: Recipe) -> Sensitivity:
     data = open_data(batches(), job.model.view().inputs)
     scorer = Scorer(data, lambda feeds: simulator.run({}, feeds))
     types = {node.name: node.op_type for node in job.model.view().nodes}
-    return measure(simulator, scorer, job.plan, recipe, types, job.seen, explained=3)
+    expected = expected_recipe(job.model, job.plan, recipe, data)
+    return measure(simulator, scorer, job.plan, recipe, expected, types, job.seen, explained=3)
 
 
 def test_the_simulator_is_the_float_model_when_nothing_is_quantised(simulator: Simulator) -> None:
@@ -90,12 +93,20 @@ def _layer(job: Job, name: str) -> Layer:
 NAMES = ["stem", "depthwise", "project", "head"]
 
 
+def test_no_layer_is_broken_where_none_is(job: Job, simulator: Simulator) -> None:
+    found = _measured(job, simulator, job.recipe())
+    assert all(one.excess_db < BROKEN_DB / 2 for one in found.nodes)
+    noises = [one.noise for one in found.nodes]
+    assert noises == sorted(noises, reverse=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_layer_with_a_scale_8_times_too_large_is_named_first(
     job: Job, simulator: Simulator, name: str
 ) -> None:
     recipe = with_weight_scale(job.recipe(), _layer(job, name), 8)
     found = _measured(job, simulator, recipe)
+    assert [one.node for one in found.nodes if one.broken] == [name]
     assert found.nodes[0].node == name
     assert found.nodes[0].main_cause == "rounding"
     assert found.nodes[0].gain == max(one.gain for one in found.nodes)
@@ -106,6 +117,7 @@ def test_a_layer_whose_stored_scale_is_wrong_is_named_first(
     job: Job, simulator: Simulator, name: str
 ) -> None:
     found = _measured(job, simulator, with_stored_scale(job.recipe(), _layer(job, name), 8))
+    assert [one.node for one in found.nodes if one.broken] == [name]
     assert found.nodes[0].node == name
     assert found.nodes[0].sqnr_db < 0  # more noise than signal
 
@@ -118,7 +130,43 @@ def test_a_layer_whose_input_has_a_scale_8_times_too_large_is_named_first(
     found = _measured(job, simulator, with_activation_scale(job.recipe(), layer, 8))
     first = found.nodes[0]
     assert first.node in job.plan.readers[layer.source]
+    assert {one.node for one in found.nodes if one.broken} == {*job.plan.readers[layer.source]}
     assert first.main_cause == "rounding"
+
+
+def _loud_and_quiet() -> onnx.ModelProto:
+    """Two branches; what the quiet one adds is a hundredth of what the loud one does."""
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="loud"),
+        node("Conv", ["x", "w2"], ["b"], name="quiet"),
+        node("Add", ["a", "b"], ["y"], name="sum"),
+    ]
+    weights = {"w1": normal(8, 3, 1, 1, seed=1), "w2": normal(8, 3, 1, 1, seed=2) / 100}
+    inputs = [tensor_info("x", ("n", 3, 8, 8))]
+    return model_of(nodes, inputs=inputs, weights=weights, opset=21)
+
+
+def test_a_broken_layer_is_named_first_though_others_cost_more() -> None:
+    job = prepare(_loud_and_quiet(), batches(), QuantizeOptions(remedies=()))
+    simulator = Simulator(job.model, job.plan)
+    broken = with_weight_scale(job.recipe(), _layer(job, "quiet"), 8)
+    found = _measured(job, simulator, broken)
+    first = found.nodes[0]
+    assert (first.node, first.broken) == ("quiet", True)
+    assert first.noise < max(one.noise for one in found.nodes)
+    summary = {
+        "size_bytes": 1,
+        "weights": "int8 per channel",
+        "layers": 2,
+        "activations": "uint8",
+        "carriers": 1,
+        "calibration": "minmax",
+        "samples": 12,
+        "kept_in_float": [],
+    }
+    told = "\n".join(quantization_lines("m", summary, (), found))
+    assert f"quiet: {first.excess_db:.0f} dB more noise than its bits should give" in told
+    assert "(broken?)" in quantization_page("m", summary, (), found, None)
 
 
 def test_a_layer_with_a_scale_8_times_too_small_saturates(job: Job, simulator: Simulator) -> None:

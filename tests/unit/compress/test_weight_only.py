@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import tilewright as tw
+from tilewright.compress.block_rounding import rounded
 from tilewright.compress.blocks import best_grid, block_of
 from tilewright.compress.data import BadData
 from tilewright.compress.lint import lint
@@ -70,6 +71,19 @@ def test_the_search_finds_the_best_share_of_each_block(bits: int) -> None:
     np.testing.assert_allclose(lost(shares), np.min(alone, 0), rtol=1e-5)
     if bits == 4:
         assert lost(shares)[0].sum() < alone[0][0].sum()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("size", [1e-30, 1e30, 1e37])
+def test_weights_of_any_size_are_rounded_alike(bits: int, size: float) -> None:
+    """Squares of 1e30 are no float32."""
+    w = weights(64, 8)
+    x = RNG.standard_normal((200, 64))
+    for gram in (None, (x.T @ x / 200)[None]):
+        grid, codes = rounded(w * np.float32(size), 32, bits, gram)
+        plain, expected_codes = rounded(w, 32, bits, gram)
+        np.testing.assert_allclose(grid.scale, plain.scale * np.float64(size), rtol=1e-5)
+        assert np.mean(codes == expected_codes) > 0.95  # ties aside
 
 
 def test_what_counts_more_is_closer() -> None:
