@@ -184,15 +184,25 @@ def where(ctx: Lowering) -> None:
 @lowers("Clip")
 def clip(ctx: Lowering) -> None:
     """Both bounds are scalars; where they cross, the upper one wins."""
-    low, high = ctx.optional(1), ctx.optional(2)
-    operands = [buffer for buffer in (ctx.input(0), low, high) if buffer is not None]
+    base = ctx.input(0)
+    given = [position for position in (1, 2) if ctx.optional(position) is not None]
+    if any(len(ctx.input(position).shape) > len(base.shape) for position in given):
+        raise Unlowerable("a bound is no scalar")
+    known = {position: _known_bound(ctx, position) for position in given}
+    asked = [position for position in given if known[position] is None]
 
     def limit(x: Expr, *bounds: Expr) -> Expr:
-        rest = list(bounds)
-        if low is not None:
-            x = x.max(rest.pop(0))
-        return x.min(rest.pop(0)) if high is not None else x
+        at_run_time = dict(zip(asked, bounds, strict=True))
+        for position in given:
+            bound = known[position] or at_run_time[position]
+            x = x.max(bound) if position == 1 else x.min(bound)
+        return x
 
-    if any(len(bound.shape) > len(operands[0].shape) for bound in operands[1:]):
-        raise Unlowerable("a bound is no scalar")
-    elementwise(ctx, limit, operands)
+    elementwise(ctx, limit, [base, *map(ctx.input, asked)])
+
+
+def _known_bound(ctx: Lowering, position: int) -> Expr | None:
+    """A bound that is a constant: of one that is not, code has to ask whether it is NaN."""
+    found = ctx.content(position)
+    kind = compute_type(ctx.input(0).dtype)
+    return None if found is None or found.size != 1 else constant(found.item(), kind)

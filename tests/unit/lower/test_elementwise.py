@@ -73,6 +73,32 @@ def test_clip_keeps_nan_and_lets_the_upper_bound_win() -> None:
     np.testing.assert_array_equal(result, [np.nan, -5, 2])
 
 
+@pytest.mark.parametrize("constant", [(), ("low",), ("high",), ("low", "high")])
+def test_bounds_of_clip_that_are_known_are_in_the_code(constant: tuple[str, ...]) -> None:
+    """Of a bound that is loaded, code has to ask whether it is NaN."""
+    x = np.array([np.nan, -9, 0.25, 9], np.float32)
+    feeds = {"x": x, "low": np.float32(-1), "high": np.float32(6)}
+    (kernel,) = lower_operator("Clip", feeds, constant=constant).items
+    assert isinstance(kernel, Kernel)
+    assert {buffer.name for buffer in kernel.inputs} == set(feeds) - set(constant)
+    (result,) = run_operator("Clip", feeds, constant=constant)
+    np.testing.assert_array_equal(result, [np.nan, -1, 0.25, 6])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.int8, np.uint64])
+def test_known_bounds_have_the_type_of_what_they_bound(dtype: type) -> None:
+    x: Array = np.array([0, 3, 100], dtype)
+    feeds = {"x": x, "low": dtype(2), "high": dtype(7)}
+    (result,) = run_operator("Clip", feeds, constant=("low", "high"))
+    np.testing.assert_array_equal(result, np.array([2, 3, 7], dtype))
+
+
+def test_a_known_bound_that_is_nan_leaves_nothing_else() -> None:
+    feeds = {"x": np.ones(3, np.float32), "low": np.float32(np.nan)}
+    (result,) = run_operator("Clip", feeds, constant=("low",))
+    assert np.isnan(result).all()
+
+
 def test_integers_wrap_and_divide_toward_zero() -> None:
     a, b = np.array([-7, 127, 7], np.int8), np.array([2, 1, 0], np.int8)
     np.testing.assert_array_equal(run_operator("Div", {"a": a, "b": b})[0], [-3, 127, 0])
