@@ -25,6 +25,8 @@ class Schedule:
         all.
         reduce_lanes: lanes for reductions that no vector axis runs through; 1 means scalar.
         depth: steps of a reduction's innermost loop in one round, where they divide its length.
+        slant: a row along which windows of a sum overlap: its copies take the steps of a round by
+            the place that they load; None for one step after another.
     """
 
     tactic: str
@@ -35,6 +37,7 @@ class Schedule:
     chunk: int = 0
     reduce_lanes: int = 1
     depth: int = 1
+    slant: str | None = None
 
     def copies(self, axis: str) -> int:
         """How many copies of an axis are computed together."""
@@ -45,8 +48,9 @@ class Schedule:
         """One line for reports and cache keys."""
         unroll = ",".join(f"{axis}x{count}" for axis, count in self.unroll.items())
         depth = f", depth={self.depth}" if self.depth > 1 else ""
+        slant = f", slant={self.slant}" if self.slant else ""
         return (
             f"{self.tactic}(lanes={self.lanes}, vector={self.vector}, unroll=[{unroll}], "
             f"outer=[{','.join(self.outer)}], chunk={self.chunk}, "
-            f"reduce_lanes={self.reduce_lanes}{depth})"
+            f"reduce_lanes={self.reduce_lanes}{depth}{slant})"
         )

@@ -44,6 +44,7 @@ from tilewright.kernel.ir import (
     walk,
 )
 from tilewright.kernel.nest import Nest
+from tilewright.kernel.schedule import Schedule
 
 _MAX_RECURSION = 60
 
@@ -57,13 +58,13 @@ class Evaluator(Positions):
         nest: Nest,
         layout: ArgumentLayout,
         args: Value,
-        reduce_lanes: int,
-        depth: int = 1,
+        schedule: Schedule,
         ahead: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(builder, nest, layout, args)
-        self.reduce_lanes = reduce_lanes
-        self.depth = depth
+        self.reduce_lanes = schedule.reduce_lanes
+        self.depth = schedule.depth
+        self.slant = schedule.slant
         self.ahead = ahead or {}
         self.kept = Kept(self)
         self.reducer = Reducer(self)

@@ -21,6 +21,7 @@ from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
+from tilewright.codegen.cpu.windows import slanted, window_step
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Expr, Load, Reduce, identity_of, products, walk
 
@@ -77,6 +78,14 @@ class Reducer:
             )
         elif (cut := cut_of(expr, axes)) is not None:
             self._in_blocks(expr, axes, cut, variants, cells, lanes)
+        elif (apart := self._apart(expr)) is not None:
+            self.loops(
+                axes[:-1],
+                lambda: self._windows(expr, apart, variants, cells, lanes),
+                expr.body,
+                variants,
+                depth=1,
+            )
         else:
             self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
@@ -89,6 +98,33 @@ class Reducer:
         for one, cell in zip(variants, cells, strict=True):
             self.add(expr, one, cell, lanes)
         self._ask_ahead(expr, variants)
+
+    def _apart(self, expr: Reduce) -> int | None:
+        """Taps between the windows of neighbouring copies, if the schedule slants them."""
+        ev = self.ev
+        if ev.slant is None or ev.slant not in ev.frame.unrolled or ev.frame.vector is None:
+            return None
+        return window_step(ev.nest, expr, ev.slant, ev.frame.vector)
+
+    def _windows(
+        self,
+        expr: Reduce,
+        apart: int,
+        variants: Sequence[Variant],
+        cells: Sequence[Value],
+        lanes: int,
+    ) -> None:
+        """All taps of a line, some in one round; a round goes along the line."""
+        ev, taps = self.ev, self.ev.nest.reduce_axes[id(expr)][-1]
+        place, _ = ev.frame.unrolled[ev.slant or ""]
+        pixels = [one[place] for one in variants]
+        for first in range(0, taps.extent.const, ev.depth):
+            steps = range(first, min(first + ev.depth, taps.extent.const))
+            for number, tap in slanted(pixels, steps, apart):
+                with ev.scope():
+                    ev.frame.position[taps.name] = index(tap)
+                    self.add(expr, variants[number], cells[number], lanes)
+        del ev.frame.position[taps.name]
 
     def _ask_ahead(self, expr: Reduce, variants: Sequence[Variant]) -> None:
         ev, asked = self.ev, set[object]()
@@ -149,6 +185,7 @@ class Reducer:
         body: Callable[[], None],
         expr: Expr,
         variants: Sequence[Variant],
+        depth: int | None = None,
     ) -> None:
         if not axes:
             with self.ev.scope():
@@ -156,20 +193,27 @@ class Reducer:
             return
         axis, rest = axes[0], axes[1:]
         if not rest and axis.extent.is_const:
-            self._steps(axis, (index(0), self.ev.dim(axis.extent)), axis.extent.const, body)
+            bounds = index(0), self.ev.dim(axis.extent)
+            self._steps(axis, bounds, axis.extent.const, body, depth)
             return
         with self.ev.b.loop(0, self.ev.dim(axis.extent)) as counter, self.ev.scope():
             self.ev.frame.position[axis.name] = counter
             if rest:
                 self.ev.hoist([expr], variants)
-            self.loops(rest, body, expr, variants)
+            self.loops(rest, body, expr, variants, depth)
             del self.ev.frame.position[axis.name]
 
     def _steps(
-        self, axis: Axis, bounds: tuple[Value, Value], count: int, body: Callable[[], None]
+        self,
+        axis: Axis,
+        bounds: tuple[Value, Value],
+        count: int,
+        body: Callable[[], None],
+        most: int | None = None,
     ) -> None:
         """The innermost loop, several steps in a round if they divide the number of steps."""
-        depth = next(d for d in (self.ev.depth, 2, 1) if d <= self.ev.depth and count % d == 0)
+        most = most or self.ev.depth
+        depth = next(d for d in (most, 2, 1) if d <= most and count % d == 0)
         with self.ev.b.loop(*bounds, depth) as counter:
             for step in range(depth):
                 with self.ev.scope():

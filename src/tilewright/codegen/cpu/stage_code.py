@@ -54,8 +54,7 @@ class StageWriter:
             nest,
             layout,
             builder.params["args"],
-            schedule.reduce_lanes,
-            schedule.depth,
+            schedule,
             asked_ahead(nest, schedule, self.digits()),
         )
         self.totals = [total_parts(store.value, shapes, extents) for store in nest.stage.stores]

@@ -35,6 +35,7 @@ from tilewright.codegen.cpu.traits import (
     sums_at_once,
     widest_lanes,
 )
+from tilewright.codegen.cpu.windows import window_tile
 from tilewright.core.dtypes import BOOL
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
@@ -160,7 +161,8 @@ def contraction(nest: Nest, target: CpuTarget) -> Schedule | Refusal:
         outer=tile.outer,
         chunk=1,
         reduce_lanes=widest_lanes(nest, target),
-        depth=_depth(nest, tile, target),
+        depth=tile.depth or _depth(nest, tile, target),
+        slant=tile.slant,
     )
 
 
@@ -390,10 +392,14 @@ def _even_columns(extent: Dim, most: int, budget: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Copies of each axis, and the axes whose blocks go slowest (they hold the weights)."""
+    """Copies of each axis, and the axes whose blocks go slowest (they hold the weights); the row
+    along which windows overlap, with the taps in one round.
+    """
 
     unroll: dict[str, int]
     outer: tuple[str, ...]
+    slant: str | None = None
+    depth: int = 0
 
 
 def _widens(nest: Nest, vector: Axis, reduces: list[Reduce]) -> bool:
@@ -443,6 +449,10 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     over_vectors, over_scalars = (reusing_axes(nest, vector, vectors=v) for v in (True, False))
     rows = next(iter(over_vectors or over_scalars), None)
     unroll = {vector.name: 1}
+    if target.num_vectors < _MANY_REGISTERS and not over_scalars:
+        windows = window_tile(nest, over_vectors, vector.name)
+        if windows is not None:
+            return _Tile({**unroll, **windows.unroll}, (), windows.slant, windows.depth)
     outer: tuple[str, ...] = ()
     beside: str | None = None
     columns = 1
