@@ -42,7 +42,8 @@ def mutate(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def _change_document(rng: random.Random, members: dict[str, bytes]) -> None:
-    document = json.loads(members["engine.json"])
+    name = rng.choice(("engine.json", "engine.json", "engine.json", "record.json"))
+    document = json.loads(members[name])
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         document = _change_value(rng, document)
     text = json.dumps(document)
@@ -59,7 +60,7 @@ def _change_document(rng: random.Random, members: dict[str, bytes]) -> None:
                 '"' + "x" * 10,
             )
         )
-    members["engine.json"] = text.encode()
+    members[name] = text.encode()
 
 
 def _change_value(rng: random.Random, document: Any) -> Any:

@@ -68,7 +68,8 @@ def prepare(kind: str, folder: Path) -> Callable[[random.Random], Iterator[None]
     def load_one(rng: random.Random) -> Iterator[None]:
         path.write_bytes(mutate_engines.mutate(rng, made))
         yield
-        tw.load(path, threads=1)
+        engine = tw.load(path, threads=1)
+        _ = engine.decisions, engine.placements, dict(engine.parts.sources)
 
     for data in made:
         path.write_bytes(data)

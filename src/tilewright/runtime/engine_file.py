@@ -1,14 +1,17 @@
 """The ``.tw`` file: a zip of JSON, weights and object code.
 
 Input -> Output: an ``EngineParts`` <-> a file.
-    engine.json           format, versions, specs, program, decisions, hashes of all other members
+    engine.json           format, versions, specs, program, hashes of all other members
                           (piece_hash)
     engine.sha256         hash of engine.json
+    record.json           decisions and placements
     weights.safetensors   constants; sub-byte and 8-bit float types as bytes (their type is in
-    engine.json) kernels/KEY.o, .ll    object code and its readable source
+                          engine.json)
+    kernels/KEY.o, .ll    object code and its readable source
     kernels/KEY.sm_90.cubin, .ptx, .cu    the same for GPUs
-Guarantees: written whole or not at all; on load every name, size and hash is checked before use,
-sizes before allocation; nothing in the file is executed while loading.
+Guarantees: written whole or not at all; every name, size and hash is checked before use, sizes
+before allocation, of what runs on load, of what only tells (record, sources) when it is looked at;
+nothing in the file is executed while loading.
 Security: kernels are machine code: run engines only of people whose programs you would run.
 """
 
@@ -21,9 +24,9 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -32,14 +35,18 @@ from tilewright.core.check_option import MAX_THREADS, file_path
 from tilewright.core.errors import CorruptEngine, UserError
 from tilewright.core.record import Decision, Placement
 from tilewright.core.whole_file import whole_file
+from tilewright.runtime import archive as members
 from tilewright.runtime import piece_hash
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode, fits
+from tilewright.runtime.later import LaterMapping, LaterSequence
 from tilewright.runtime.program import Program
-from tilewright.runtime.weights_file import map_member, read_weights, write_weights
+from tilewright.runtime.weights_file import read_weights, write_weights
 
-FORMAT = 4  # raised with every change of the records in it
+FORMAT = 5  # raised with every change of the records in it
 WEIGHTS = "weights.safetensors"
+RECORD = "record.json"
+_SOURCES = (".ll", ".cu")
 _MAX_MEMBERS = 100_000
 _MAX_JSON_BYTES = 1 << 28
 _MAX_RATIO = 200  # of a member
@@ -73,6 +80,7 @@ _INFO_TYPES: dict[str, Any] = {
     "summary": Mapping[str, Any],
 }
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,10 +104,10 @@ class EngineParts:
     constants: dict[str, Array]
     objects: dict[str, bytes]
     device_code: dict[str, bytes] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     exports: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    decisions: tuple[Decision, ...] = ()
-    placements: tuple[Placement, ...] = ()
+    decisions: Sequence[Decision] = ()
+    placements: Sequence[Placement] = ()
     info: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
 
@@ -147,6 +155,11 @@ def _write(parts: EngineParts, file: Any) -> None:
             member(
                 f"kernels/{key}{source_suffix(parts)}", parts.sources[key].encode(), compress=True
             )
+        record = {
+            "decisions": encode(tuple(parts.decisions)),
+            "placements": encode(tuple(parts.placements)),
+        }
+        member(RECORD, _json(record), compress=True)
         document = {
             "format": FORMAT,
             "info": encode(parts.info),
@@ -154,13 +167,14 @@ def _write(parts: EngineParts, file: Any) -> None:
             "constants": table,
             "strings": strings,
             "exports": {key: list(names) for key, names in sorted(parts.exports.items())},
-            "decisions": encode(parts.decisions),
-            "placements": encode(parts.placements),
             "hashes": dict(hashes),
         }
-        text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-        member("engine.json", text, compress=True)
+        member("engine.json", _json(document), compress=True)
         member("engine.sha256", hashes["engine.json"].encode())
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def source_suffix(parts: EngineParts) -> str:
@@ -214,7 +228,7 @@ def _read(archive: zipfile.ZipFile) -> EngineParts:
     expected = _member(archive, "engine.sha256", 64).decode("ascii", "replace")
     if hashlib.sha256(text).hexdigest() != expected:
         raise CorruptEngine("engine.json does not match its hash", remedy=_REMEDY)
-    document = _parse(text)
+    document = _parse("engine.json", text)
     if document.get("format") != FORMAT:
         raise CorruptEngine(
             f"the file has format {document.get('format')!r}, this version reads {FORMAT}",
@@ -226,13 +240,13 @@ def _read(archive: zipfile.ZipFile) -> EngineParts:
         raise CorruptEngine(f"engine.json is not complete: {error}", remedy=_REMEDY) from error
 
 
-def _parse(text: bytes) -> dict[str, Any]:
+def _parse(name: str, text: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptEngine(f"engine.json is not JSON: {error}", remedy=_REMEDY) from error
+        raise CorruptEngine(f"{name} is not JSON: {error}", remedy=_REMEDY) from error
     if not isinstance(document, dict):
-        raise CorruptEngine("engine.json is not an object", remedy=_REMEDY)
+        raise CorruptEngine(f"{name} is not an object", remedy=_REMEDY)
     return document
 
 
@@ -268,59 +282,111 @@ def _member(archive: zipfile.ZipFile, name: str, most: int | None = None) -> byt
         raise CorruptEngine(f"{name} cannot be read: {error}", remedy=_REMEDY) from error
 
 
-def _large_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> memoryview | None:
+def _stored(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> members.Stored:
     try:
-        return map_member(archive, entry)
+        found = members.stored(archive, entry)
     except _MEMBER_ERRORS as error:
         raise CorruptEngine(f"{entry.filename} cannot be read: {error}", remedy=_REMEDY) from error
+    return found or members.Stored(memoryview(_member(archive, entry.filename)))
 
 
 def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts:
     hashes: dict[str, str] = document["hashes"]
-    data: dict[str, bytes | memoryview] = {}
-    hashed: dict[str, Callable[[], str]] = {}
-    for entry in archive.infolist():
-        if entry.filename in ("engine.json", "engine.sha256"):
-            continue
-        if entry.filename not in hashes:
-            raise CorruptEngine(f"an unknown member {entry.filename}", remedy=_REMEDY)
-        data[entry.filename] = _large_member(archive, entry) or _member(archive, entry.filename)
-        hashed[entry.filename] = piece_hash.start(data[entry.filename])
-    missing = sorted(set(hashes) - set(data))
+    known = {"engine.json", "engine.sha256", *hashes}
+    entries = {entry.filename: entry for entry in archive.infolist()}
+    unknown, missing = sorted(set(entries) - known), sorted(known - set(entries))
+    if unknown:
+        raise CorruptEngine(f"an unknown member {unknown[0]}", remedy=_REMEDY)
     if missing:
         raise CorruptEngine(f"missing members {missing[:5]}", remedy=_REMEDY)
+    weights = _stored(archive, entries[WEIGHTS])
+    hashed = piece_hash.start(weights.data, weights.forget)
+    kernels = [name for name in hashes if name.startswith("kernels/")]
+    codes = {name: _member(archive, name) for name in kernels if not name.endswith(_SOURCES)}
+    for name, code in codes.items():
+        _check_hash(name, piece_hash.start(code)(), hashes)
     program = decode(document["program"])
-    decisions = decode(document["decisions"])
-    placements = decode(document.get("placements", []))
-    if not isinstance(program, Program) or not (
-        all(isinstance(d, Decision) for d in decisions)
-        and all(isinstance(p, Placement) for p in placements)
-    ):
+    if not isinstance(program, Program):
         raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
-    for name, found in hashed.items():  # large members were hashed all the while
-        if found() != hashes[name]:
-            raise CorruptEngine(f"{name} does not match its hash", remedy=_REMEDY)
-    kernels = {
-        name[len("kernels/") :]: bytes(data[name]) for name in data if name.startswith("kernels/")
-    }
-    constants = read_weights(data[WEIGHTS], document["constants"], document["strings"])
+    info = _info(decode(document["info"]))
+    _check_hash(WEIGHTS, hashed(), hashes)  # it was computed all the while
+    constants = read_weights(weights.data, document["constants"], document["strings"])
     exports = {key: tuple(map(str, names)) for key, names in document["exports"].items()}
     check_program(program, constants, exports)
+    later = _Later(archive, [RECORD, *(n for n in kernels if n.endswith(_SOURCES))], hashes)
     return EngineParts(
         program=program,
         constants=constants,
-        objects={key[:-2]: code for key, code in kernels.items() if key.endswith(".o")},
+        objects={_key(name): code for name, code in codes.items() if name.endswith(".o")},
         device_code={
-            key: code for key, code in kernels.items() if key.endswith((".cubin", ".ptx"))
+            name.removeprefix("kernels/"): code
+            for name, code in codes.items()
+            if name.endswith((".cubin", ".ptx"))
         },
-        sources={
-            key[:-3]: code.decode() for key, code in kernels.items() if key.endswith((".ll", ".cu"))
-        },
+        sources=later.sources(),
         exports=exports,
-        decisions=tuple(decisions),
-        placements=tuple(placements),
-        info=_info(decode(document["info"])),
+        decisions=LaterSequence(lambda: later.records("decisions", Decision)),
+        placements=LaterSequence(lambda: later.records("placements", Placement)),
+        info=info,
     )
+
+
+def _key(name: str) -> str:
+    """The key of a kernel whose code or source is the member of that name."""
+    return name.removeprefix("kernels/").rsplit(".", 1)[0]
+
+
+def _check_hash(name: str, found: str, hashes: Mapping[str, str]) -> None:
+    if found != hashes[name]:
+        raise CorruptEngine(f"{name} does not match its hash", remedy=_REMEDY)
+
+
+class _Later:
+    """Members that only tell something: read now, as the file may go, checked when looked at."""
+
+    def __init__(
+        self, archive: zipfile.ZipFile, names: Sequence[str], hashes: Mapping[str, str]
+    ) -> None:
+        self._file = archive.filename
+        self._hashes = {name: hashes[name] for name in names}
+        entries = [archive.getinfo(name) for name in names]
+        self._packed = {e.filename: (e, members.packed(archive, e)) for e in entries}
+
+    def sources(self) -> Mapping[str, str]:
+        """Sources by kernel key."""
+        names = {_key(name): name for name in self._packed if name != RECORD}
+        return LaterMapping(names, lambda key: self._text(names[key]))
+
+    def records(self, part: str, kind: type[T]) -> Sequence[T]:
+        """A part of the record.
+
+        Raises:
+            CorruptEngine: it is damaged.
+        """
+        found = decode(_parse(RECORD, self._content(RECORD)).get(part))
+        if not isinstance(found, tuple) or not all(isinstance(one, kind) for one in found):
+            raise CorruptEngine(f"{RECORD} has no {part}", file=self._file, remedy=_REMEDY)
+        return found
+
+    def _text(self, name: str) -> str:
+        try:
+            return self._content(name).decode()
+        except UnicodeDecodeError as error:
+            reason = f"{name} is no text: {error}"
+            raise CorruptEngine(reason, file=self._file, remedy=_REMEDY) from error
+
+    def _content(self, name: str) -> bytes:
+        entry, data = self._packed[name]
+        try:
+            content = members.unpacked(data, entry)
+            _check_hash(name, piece_hash.start(content)(), self._hashes)
+        except zlib.error as error:
+            reason = f"{name} cannot be read: {error}"
+            raise CorruptEngine(reason, file=self._file, remedy=_REMEDY) from error
+        except CorruptEngine as error:
+            error.file = self._file
+            raise
+        return content
 
 
 def _info(info: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""An engine's constants in the form of a safetensors file, written in pieces and mapped when large.
+"""An engine's constants in the form of a safetensors file, written in pieces.
 
 Input -> Output: arrays by name <-> a stream of bytes: length of the header, header (JSON), data.
 Guarantees: no copy of all weights is made on either side; each array begins at a multiple of 64
 bytes of the engine file; every offset is checked against the data before it is used.
+Not here: how the bytes are read (archive).
 All arrays are bytes here (``U8``); their types and shapes are in the engine's table, since
 safetensors knows fewer types.
 """
@@ -11,9 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import struct
-import zipfile
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -25,11 +24,9 @@ from tilewright.core.dtypes import STRING
 from tilewright.core.errors import CorruptEngine
 from tilewright.runtime.piece_hash import PieceHash
 
-MAPPED_FROM_BYTES = 16 << 20  # smaller weights are read into memory
 _ALIGNMENT = 64
 _PIECE_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 1 << 28
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, lengths of name and extra
 _REMEDY = "build the engine again"
 
 Array = npt.NDArray[Any]
@@ -87,26 +84,6 @@ def _free(name: str, table: Table) -> str:
 
 
 # --- read -----------------------------------------------------------------------------------------
-
-
-def map_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> memoryview | None:
-    """A large, stored member of an archive as mapped memory; None for any other.
-
-    Raises:
-        CorruptEngine: the member does not lie inside of the file.
-    """
-    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size < MAPPED_FROM_BYTES:
-        return None
-    if archive.fp is None:
-        return None
-    with archive.open(entry):  # the file that is checked, whatever has its name by now
-        whole = memoryview(mmap.mmap(archive.fp.fileno(), 0, access=mmap.ACCESS_READ))
-    head = whole[entry.header_offset : entry.header_offset + _LOCAL_HEADER.size]
-    _, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(head)
-    start = entry.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
-    if start + entry.file_size > len(whole):
-        raise CorruptEngine(f"{entry.filename} goes beyond the end of the file", remedy=_REMEDY)
-    return whole[start : start + entry.file_size]
 
 
 def read_weights(

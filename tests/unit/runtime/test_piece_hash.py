@@ -1,4 +1,4 @@
-"""Hashes of large data: the same however it comes."""
+"""Hashes of large data: the same however it comes, and others for what is damaged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,17 +14,20 @@ from hypothesis import strategies as st
 from tilewright.runtime import piece_hash
 from tilewright.runtime.piece_hash import PieceHash, start
 
-SIZE = 5
+SIZE = 8 * 3 * 2
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_pieces() -> Any:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(piece_hash, "ROWS", 3)
+        patch.setattr(piece_hash, "COLUMNS", 2)
         patch.setattr(piece_hash, "PIECE_BYTES", SIZE)
+        patch.setattr(piece_hash, "_GROUP", 2)
         yield
 
 
-@given(parts=st.lists(st.binary(max_size=13), max_size=6))
+@given(parts=st.lists(st.binary(max_size=3 * SIZE), max_size=6))
 def test_the_hash_does_not_depend_on_how_data_comes(parts: list[bytes]) -> None:
     written = PieceHash()
     for part in parts:
@@ -31,8 +35,8 @@ def test_the_hash_does_not_depend_on_how_data_comes(parts: list[bytes]) -> None:
     assert written.hexdigest() == start(b"".join(parts))() == start(memoryview(b"".join(parts)))()
 
 
-@pytest.mark.parametrize("size", [0, 1, SIZE])
-def test_what_fits_a_piece_has_its_plain_hash(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, SIZE - 1])
+def test_what_is_less_than_a_piece_has_its_plain_hash(size: int) -> None:
     assert start(bytes(size))() == hashlib.sha256(bytes(size)).hexdigest()
 
 
@@ -42,7 +46,23 @@ def test_every_byte_counts() -> None:
     assert len(hashes | {start(data)(), start(data + b"\0")()}) == len(data) + 2
 
 
-def test_pieces_are_hashed_by_as_many_threads_as_there_are_processors(
+def test_what_moves_is_found() -> None:
+    words = np.arange(5 * SIZE // 8, dtype=np.uint64)
+    before = start(words.tobytes())()
+    for first in range(len(words)):
+        for second in range(first):
+            moved = words.copy()
+            moved[[first, second]] = moved[[second, first]]
+            assert start(moved.tobytes())() != before
+
+
+def test_every_whole_piece_is_forgotten_once_it_is_read() -> None:
+    forgotten: list[tuple[int, int]] = []
+    start(bytes(5 * SIZE + 7), lambda first, size: forgotten.append((first, size)))()
+    assert sorted(forgotten) == [(0, 2 * SIZE), (2 * SIZE, 2 * SIZE), (4 * SIZE, SIZE)]
+
+
+def test_groups_are_hashed_by_as_many_threads_as_there_are_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -54,6 +74,6 @@ def test_pieces_are_hashed_by_as_many_threads_as_there_are_processors(
 
     monkeypatch.setattr(piece_hash, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
-    for size in (SIZE, 2 * SIZE, 9 * SIZE):
+    for size in (2 * SIZE, 4 * SIZE, 9 * SIZE):
         start(bytes(size))()
     assert asked == [2, 3]

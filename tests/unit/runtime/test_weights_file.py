@@ -1,4 +1,4 @@
-"""Constants are written in pieces and mapped when large; no header makes a reader go astray."""
+"""Constants are written in pieces; no header makes a reader go astray."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import hashlib
 import io
 import json
 import struct
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import pytest
 
 from tilewright.core.errors import CorruptEngine
 from tilewright.runtime import weights_file
-from tilewright.runtime.weights_file import map_member, read_weights, write_weights
+from tilewright.runtime.weights_file import read_weights, write_weights
 
 ARRAYS: dict[str, Any] = {
     "a": np.arange(7, dtype=np.int8),
@@ -123,44 +121,3 @@ def _entry(*offsets: Any) -> dict[str, Any]:
 def test_wrong_headers_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptEngine):
         read_weights(data, {"x": ["float32", [2]]}, {})
-
-
-def _archive(path: Path, method: int) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("first", b"1234567")
-        archive.writestr("weights", _written(), compress_type=method)
-
-
-def test_a_large_member_is_mapped_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    _archive(path, zipfile.ZIP_STORED)
-    with zipfile.ZipFile(path) as archive:
-        assert map_member(archive, archive.getinfo("weights")) is None
-        monkeypatch.setattr(weights_file, "MAPPED_FROM_BYTES", 1)
-        data = map_member(archive, archive.getinfo("weights"))
-    assert data is not None
-    assert bytes(data) == _written()
-    found = read_weights(data, TABLE, STRINGS)
-    np.testing.assert_array_equal(found["b"], ARRAYS["b"])
-    assert not found["a"].flags.writeable
-
-
-def test_a_packed_member_is_not_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    _archive(path, zipfile.ZIP_DEFLATED)
-    monkeypatch.setattr(weights_file, "MAPPED_FROM_BYTES", 1)
-    with zipfile.ZipFile(path) as archive:
-        assert map_member(archive, archive.getinfo("weights")) is None
-
-
-def test_a_member_beyond_the_end_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.zip"
-    _archive(path, zipfile.ZIP_STORED)
-    monkeypatch.setattr(weights_file, "MAPPED_FROM_BYTES", 1)
-    with zipfile.ZipFile(path) as archive:
-        entry = archive.getinfo("weights")
-        entry.file_size = 1 << 40
-        with pytest.raises(CorruptEngine, match="beyond the end"):
-            map_member(archive, entry)
