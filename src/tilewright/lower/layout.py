@@ -54,7 +54,7 @@ from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
 from tilewright.lower.row_bands import in_row_bands
 from tilewright.lower.skipped_pixels import pixels_side_by_side
-from tilewright.lower.strassen import apply_strassen
+from tilewright.lower.strassen import Room, apply_strassen
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
@@ -185,6 +185,7 @@ def _choose_algorithms(
     result: list[Item] = []
     added: dict[str, Array] = {}
     chosen = _Chosen()
+    room = Room.beside(constants)
     for item in items:
         if isinstance(item, View):
             result.append(item)
@@ -194,7 +195,7 @@ def _choose_algorithms(
         if "winograd" not in disabled:
             kernels, arrays = apply_winograd(kernels, constants, log, keep)
         if "strassen" not in disabled and len(kernels) == 1:
-            kernels, arrays = apply_strassen(kernels[0], constants, log)
+            kernels, arrays = apply_strassen(kernels[0], constants, log, room)
         result.extend(kernels)
         added.update(arrays)
         names = [buffer.name for kernel in kernels for buffer in kernel.outputs]

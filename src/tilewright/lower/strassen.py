@@ -6,7 +6,7 @@ quarters of the left operand, seven products, sums of these with the epilogue.
     Of a convolution, quarters are halves of channels in windows of halves of the rows.
 Requires: float32, constant weights, even and known numbers of rows, columns and terms (a
 ``Refusal`` says what is missing); applied where the saved multiplications take longer than moving
-the sums.
+the sums, as long as there is ``Room`` for the weights.
 Guarantees: sums of weights are made in float64 and rounded once; the decision is recorded, as the
 order of sums differs from the model's.
 Source: Strassen, Gaussian Elimination is not Optimal (1969).
@@ -83,6 +83,10 @@ _LEAST = 64  # of terms and columns: below, tiles of halves are not worth a thou
 _FLOPS_PER_US, _CACHE_BYTES_PER_US, _MEMORY_BYTES_PER_US = 110_000, 100_000, 60_000
 _IMAGE_BYTES_PER_US = 25_000  # where channels lie in blocks, which sums have to gather
 _LEAST_GAIN = 0.02
+# The seven weights take 7/4 of the room. So much more may they take in a network: a network that
+# runs out of memory is slow as well, and others keep their weights about once.
+_MORE_WEIGHTS = 0.25
+_MORE_BYTES = 96 << 20  # of a small network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +145,36 @@ class _Product:
         return tuple(window.span(extents[window.axis.name]) for window in self.windows)
 
 
+@dataclass(slots=True)
+class Room:
+    """Bytes that weights may take beyond those of the model."""
+
+    num_bytes: float
+
+    @classmethod
+    def beside(cls, constants: Mapping[str, Array]) -> Room:
+        """The room of a network with these constants."""
+        total = sum(array.nbytes for array in constants.values())
+        return cls(max(_MORE_WEIGHTS * total, _MORE_BYTES))
+
+    def take(self, weight: Array) -> Refusal | None:
+        """Takes what the seven weights need beyond the one that they replace."""
+        more = (_NUM / 4 - 1) * weight.nbytes
+        if more > self.num_bytes:
+            return Refusal(
+                f"its weights would take {more / 2**20:.1f} MiB more, and others take the room"
+            )
+        self.num_bytes -= more
+        return None
+
+
 def apply_strassen(
-    kernel: Kernel, constants: Mapping[str, Array], log: DecisionLog
+    kernel: Kernel, constants: Mapping[str, Array], log: DecisionLog, room: Room
 ) -> tuple[list[Kernel], dict[str, Array]]:
-    """Replaces a product for which it pays; else the kernel stays."""
+    """Replaces a product for which it pays and there is room; else the kernel stays."""
     found = _match(kernel, constants)
+    if isinstance(found, _Product):
+        found = room.take(constants[found.weight.buffer]) or found
     if isinstance(found, Refusal):
         if found.reason:
             log.add("strassen", "+".join(kernel.sources), "one product", ((NAME, found.reason),))

@@ -138,6 +138,29 @@ def test_images_pay_for_being_gathered_from_blocks() -> None:
     assert first.rejected[0][1].startswith("it would save -")
 
 
+def test_the_first_products_get_the_room_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], name="first"),
+        node("Relu", ["a"], ["b"], name="relu"),
+        node("MatMul", ["b", "v"], ["y"], name="second"),
+    ]
+    weights = {"w": normal(512, 512), "v": normal(512, 512, seed=2)}
+    model = model_of(nodes, inputs=[tensor_info("x", (128, 512))], weights=weights, opset=21)
+
+    def decided() -> list[tuple[str, str]]:
+        found = [d for d in compiled(model).decisions if d.stage == "strassen"]
+        return [(d.chosen, d.rejected[0][1] if d.rejected else "") for d in found]
+
+    assert all(chosen.startswith(NAME) for chosen, _ in decided())
+    monkeypatch.setattr("tilewright.lower.strassen._MORE_BYTES", 1 << 20)
+    first, second = decided()
+    assert first[0].startswith(NAME)
+    assert second == (
+        "one product",
+        "its weights would take 0.8 MiB more, and others take the room",
+    )
+
+
 def test_groups_are_left_alone() -> None:
     nodes = [node("Conv", ["x", "w"], ["y"], name="c", group=2, pads=[1, 1, 1, 1], strides=[2, 2])]
     weights = {"w": normal(512, 128, 3, 3)}
