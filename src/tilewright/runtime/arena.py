@@ -10,7 +10,7 @@ does not depend on their sizes, so it is found once for all of them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,20 +55,23 @@ class Timeline:
     def place(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """The offset of each buffer, and the size of the arena in bytes."""
         offsets, total = [0] * len(sizes), 0
-        placed: list[tuple[int, int] | None] = [None] * len(sizes)  # where it lies
+        taken: list[list[tuple[int, int]]] = [[] for _ in sizes]  # where those lie that it meets
         for number in sorted(self._order, key=lambda k: -sizes[k]):
             size = -(-sizes[number] // ALIGNMENT) * ALIGNMENT
-            taken = [span for other in self._meets[number] if (span := placed[other]) is not None]
-            offsets[number] = offset = _lowest_gap(taken, size)
-            placed[number] = offset, offset + size
-            total = max(total, offset + size)
+            offsets[number] = offset = _lowest_gap(taken[number], size)
+            span = offset, offset + size
+            total = max(total, span[1])
+            for other in self._meets[number]:
+                taken[other].append(span)
         return offsets, total
 
 
-def _lowest_gap(taken: Iterable[tuple[int, int]], size: int) -> int:
+def _lowest_gap(taken: list[tuple[int, int]], size: int) -> int:
     offset = 0
-    for start, end in sorted(taken):
+    taken.sort()
+    for start, end in taken:
         if offset + size <= start:
             break
-        offset = max(offset, end)
+        if end > offset:
+            offset = end
     return offset

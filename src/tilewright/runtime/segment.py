@@ -20,7 +20,14 @@ from tilewright.runtime.arena import ALIGNMENT, Lifetime
 from tilewright.runtime.checks import error_of, failing, shape_of
 from tilewright.runtime.cpu.arena_pool import ArenaPool, Block
 from tilewright.runtime.program import KernelCall
-from tilewright.runtime.segment_layout import GRAIN, ITERATIONS, ROW_WORDS, SegmentLayout, Words
+from tilewright.runtime.segment_layout import (
+    GRAIN,
+    ITERATIONS,
+    ROW_WORDS,
+    SegmentLayout,
+    Words,
+    as_numbers,
+)
 
 
 @dataclass(slots=True)
@@ -71,9 +78,11 @@ class SegmentPlan:
         }
         self._table, self._rows = layout.table.copy(), layout.rows.copy()
         try:
-            layout.sizes.fill(self._table, values)
-            layout.arena.fill(self._table, places)
-            layout.row_sizes.fill(self._rows, values)
+            numbers = as_numbers(values)
+            layout.sizes.fill(self._table, numbers)
+            layout.arena.fill(self._table, as_numbers(places))
+            layout.row_sizes.fill(self._rows, numbers)
+            layout.stages.fill(self._rows, numbers)
         except OverflowError as error:
             raise OutOfMemory(
                 "a size of the run exceeds 64 bits", remedy="use smaller inputs or a smaller batch"

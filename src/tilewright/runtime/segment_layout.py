@@ -39,9 +39,18 @@ TARGET, ARGS, ITERATIONS, GRAIN, STEP, STEPS = range(1, 7)
 CALL, LOOP, END, SKIP, FAIL = range(5)
 # A stage is split over threads when each part costs at least this many operations (1 us).
 MIN_PARALLEL_COST = 100_000
+_MOST = np.iinfo(np.int64).max
 
 Words = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+
+
+def as_numbers(values: Sequence[int]) -> Array:
+    """Values of a run as an array: of words, or of objects where one has more than 64 bits."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array(values, dtype=object)
 
 
 class Holes:
@@ -52,16 +61,45 @@ class Holes:
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self.places = np.array([place for place, _ in pairs], dtype=np.intp)
-        self._numbers = [number for _, number in pairs]
+        self.places, self._numbers = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
 
-    def fill(self, words: Words, values: Sequence[int]) -> None:
-        """Writes a number of ``values`` to each place.
+    def fill(self, words: Words, numbers: Array) -> None:
+        """Writes a number of those that ``as_numbers`` made to each place.
 
         Raises:
             OverflowError: one has more than 64 bits.
         """
-        words[self.places] = np.array([values[number] for number in self._numbers], dtype=np.int64)
+        words[self.places] = numbers[self._numbers]
+
+
+class Stages:
+    """How often the stages of a segment run, and how many of these times are worth a thread.
+
+    Args:
+        stages: the row of each, the slots of its iterations and of the cost of all of them.
+    """
+
+    def __init__(self, stages: Sequence[tuple[int, int, int]]) -> None:
+        self._rows, *self._slots = np.array(stages, dtype=np.intp).reshape(-1, 3).T
+
+    def fill(self, rows: Words, numbers: Array) -> None:
+        """Writes iterations and grains.
+
+        Args:
+            rows: flat.
+            numbers: those that ``as_numbers`` made.
+
+        Raises:
+            OverflowError: there are more than 2^63 iterations.
+        """
+        given, costs = (numbers[slots] for slots in self._slots)
+        iterations = np.maximum(given, 0).astype(np.int64)
+        costs = np.clip(costs, 1, _MOST).astype(np.int64)  # a higher one means the same
+        few = np.minimum(iterations, _MOST // MIN_PARALLEL_COST)
+        worth = -(-few * MIN_PARALLEL_COST // costs)
+        rows = rows.reshape(-1, ROW_WORDS)
+        rows[self._rows, ITERATIONS] = iterations
+        rows[self._rows, GRAIN] = np.minimum(np.maximum(iterations, 1), worth)
 
 
 class SegmentLayout:
@@ -83,8 +121,8 @@ class SegmentLayout:
         timeline: of ``buffers``.
         table: the argument table, but for ``sizes`` (slots), ``arena`` (numbers of ``buffers``),
             ``patches`` (place, number of the array) and ``heads`` (places of the status address).
-        rows: flat, but for ``row_sizes`` (slots), ``row_tied`` (places to which the address of the
-            table is added) and ``shared`` (row of a later stage, of the first one).
+        rows: flat, but for ``row_sizes`` (slots), ``stages``, ``row_tied`` (places to which the
+            address of the table is added) and ``shared`` (row of a later stage, of the first one).
     """
 
     def __init__(
@@ -195,6 +233,7 @@ class SegmentLayout:
     def _build_rows(self) -> None:
         self._rows: list[list[int]] = []
         self._row_sizes: list[tuple[int, int]] = []
+        self._stages: list[tuple[int, int, int]] = []
         self._tied: list[int] = []
         self._shared: list[tuple[int, int]] = []
         for call, head in zip(self.segment.calls, self.heads, strict=True):
@@ -205,7 +244,8 @@ class SegmentLayout:
             self._add_jumps(check.guards, 8 * tail, len(self._rows) + len(check.guards) + 1)
             self._add_row([FAIL, 0, 0, -code, 0, 0, 0, 0])
         self.rows = np.array(self._rows, dtype=np.int64).reshape(-1)
-        self.row_sizes, self.row_tied = Holes(self._row_sizes), np.array(self._tied, dtype=np.intp)
+        self.row_sizes, self.stages = Holes(self._row_sizes), Stages(self._stages)
+        self.row_tied = np.array(self._tied, dtype=np.intp)
         self.shared = np.array(self._shared, dtype=np.intp).reshape(-1, 2)
 
     def _add_row(self, words: list[int], tied: Sequence[int] = ()) -> int:
@@ -249,21 +289,10 @@ class SegmentLayout:
                 raise InternalError("the segment was compiled for a GPU")
             function = 0 if self._address is None else self._address(call.kernel, stage.symbol)
             row = self._add_row([CALL, function, args, 0, 0, 0, 0, 0], [ARGS])
-            iterations, grain = self._grain(stage)
-            self._row_sizes.append((ROW_WORDS * row + ITERATIONS, iterations))
-            self._row_sizes.append((ROW_WORDS * row + GRAIN, grain))
+            slots = self.dims.slot(stage.iterations), self.dims.slot(stage.cost)
+            self._stages.append((row, *slots))
             if row > first:
                 self._shared.append((row, first))
-
-    def _grain(self, stage: StageCall) -> tuple[int, int]:
-        """Slots of the iterations of a stage, and of how many of them are worth a thread."""
-        apply, constant = self.dims.apply, self.dims.constant
-        iterations = apply("max", self.dims.slot(stage.iterations), constant(0))
-        cost = apply("max", self.dims.slot(stage.cost), constant(1))
-        negated = apply("mul", iterations, constant(-MIN_PARALLEL_COST))
-        worth = apply("mul", apply("floordiv", negated, cost), constant(-1))
-        most = apply("max", iterations, constant(1))
-        return iterations, apply("min", most, worth)
 
 
 def num_rows(call: KernelCall) -> int:

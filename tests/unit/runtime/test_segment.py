@@ -121,6 +121,8 @@ def test_rows_call_stages_and_repeat_steps() -> None:
         (10, 2 * MIN_PARALLEL_COST, 5),
         (10, 10 * MIN_PARALLEL_COST, 1),
         (10, 10**15, 1),
+        (10, 10**30, 1),  # of a side that is not taken, perhaps
+        (10**17, 1, 10**17),
         (7, 2 * MIN_PARALLEL_COST, 4),
         (1, 10**15, 1),
         (0, 0, 0),
