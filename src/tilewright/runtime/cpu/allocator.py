@@ -13,11 +13,12 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
 _PAGE = 4096
 _PAGED_FROM = 1 << 20
+_CLEARED_FROM = 8 << 20  # new bytes, which another thread is started for
+_POPULATE_WRITE = 23  # of Linux; Python has no name for it
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _REMEDY = "use smaller inputs or a smaller batch, or a machine with more memory"
 
@@ -63,6 +66,9 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
 class Pages:
     """Memory of its own from the system, in large pages where there are any.
 
+    New pages are cleared when they are touched first, which takes 0.09 ms a MiB: of many, another
+    processor clears those that are not touched yet.
+
     Args:
         num_bytes: at least so many.
         purpose: what it is for, in the error.
@@ -83,7 +89,8 @@ class Pages:
         except (OSError, OverflowError) as error:
             raise _too_much(num_bytes, purpose, "the system refuses it") from error
         self._purpose = purpose
-        self._look()
+        self._clearing: Thread | None = None
+        self._look(0)
 
     def grow(self, num_bytes: int) -> None:
         """Makes it larger; what it holds stays, where it lies may change.
@@ -92,17 +99,40 @@ class Pages:
             OutOfMemory: as for new ones.
         """
         check_fits(num_bytes, self._purpose)
+        if self._clearing is not None:
+            self._clearing.join()  # it uses the present address
+        before = self.num_bytes
         try:
             self._memory.resize(_whole_pages(num_bytes))
         except (OSError, OverflowError) as error:
             raise _too_much(num_bytes, self._purpose, "the system refuses it") from error
-        self._look()
+        self._look(before)
 
-    def _look(self) -> None:
+    def _look(self, before: int) -> None:
         self.num_bytes = len(self._memory)
         self.address = address_of(self._memory)
         with suppress(OSError):  # a kernel without large pages
             self._memory.madvise(mmap.MADV_HUGEPAGE)
+        if self.num_bytes - before >= _CLEARED_FROM and len(os.sched_getaffinity(0)) > 1:
+            thread = Thread(target=_clear, args=(self._memory, before), daemon=True)
+            with suppress(
+                RuntimeError
+            ):  # no more threads: pages are cleared where they are touched
+                thread.start()
+                self._clearing = thread
+
+
+def _clear(memory: mmap.mmap, first: int) -> None:
+    """Has pages from there on; it fails without harm where the system does not know how."""
+    _madvise()(address_of(memory) + first, len(memory) - first, _POPULATE_WRITE)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    """The C library's: unlike Python's it lets other threads run."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return cast("Callable[[int, int, int], int]", function)
 
 
 def _whole_pages(num_bytes: int) -> int:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import platform
+import resource
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tilewright.core.errors import OutOfMemory
-from tilewright.runtime.cpu.allocator import LARGE_PAGE
+from tilewright.runtime.cpu import allocator
+from tilewright.runtime.cpu.allocator import LARGE_PAGE, Pages
 from tilewright.runtime.cpu.arena_pool import ArenaPool
 
 
@@ -89,3 +93,64 @@ def test_no_two_threads_get_one_block() -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(8)))
     assert not twice
+
+
+def test_many_new_pages_are_cleared_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared: list[tuple[int, bool]] = []
+
+    def clear(_memory: object, first: int) -> None:
+        cleared.append((first, threading.current_thread() is not threading.main_thread()))
+
+    monkeypatch.setattr(allocator, "_clear", clear)
+    monkeypatch.setattr(allocator, "_CLEARED_FROM", 2 * LARGE_PAGE)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    pages = Pages(2 * LARGE_PAGE, "a test")
+    pages.grow(3 * LARGE_PAGE)  # one page is cleared where it is touched
+    pages.grow(5 * LARGE_PAGE)
+    pages.grow(5 * LARGE_PAGE)
+    assert cleared == [(0, True), (3 * LARGE_PAGE, True)]
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # nobody could do it meanwhile
+    pages.grow(9 * LARGE_PAGE)
+    assert len(cleared) == 2
+
+
+def test_a_growth_waits_for_the_thread_that_clears(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, done = threading.Event(), threading.Event(), list[str]()
+
+    def clear(*_: object) -> None:
+        begun.set()
+        may_end.wait(60)
+        done.append("cleared")
+
+    monkeypatch.setattr(allocator, "_clear", clear)
+    monkeypatch.setattr(allocator, "_CLEARED_FROM", LARGE_PAGE)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    pages = Pages(LARGE_PAGE, "a test")
+    assert begun.wait(60)
+    threading.Timer(0.05, may_end.set).start()
+    pages.grow(LARGE_PAGE)
+    assert done == ["cleared"]
+
+
+def test_no_thread_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(allocator, "_CLEARED_FROM", LARGE_PAGE)
+    pages = Pages(LARGE_PAGE, "a test")
+    pages.grow(2 * LARGE_PAGE)
+    assert pages.num_bytes == 2 * LARGE_PAGE
+
+
+def test_cleared_pages_keep_what_they_hold_and_are_not_touched_again() -> None:
+    pages = Pages(4 * LARGE_PAGE, "a test")
+    ctypes.memset(pages.address, 7, LARGE_PAGE)
+    allocator._clear(pages._memory, 0)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    assert ctypes.string_at(pages.address, 1) == b"\7"
+    ctypes.memset(pages.address + LARGE_PAGE, 8, 3 * LARGE_PAGE)
+    after = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    assert ctypes.string_at(pages.address + LARGE_PAGE, 2) == b"\10\10"
+    if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
+        assert after - before < 3  # of Python's own
