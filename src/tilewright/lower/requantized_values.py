@@ -2,6 +2,7 @@
 
     isnan(x), x a number for certain                     ->  false
     float(u8(int32(round(x)) + z)) - z, where it fits    ->  round(x)
+    float(c), c a known small integer                    ->  the number
 Input -> Output: a kernel -> the same values with fewer operations.
 Guarantees: every bit is kept: the integers are below 2^24, so that floats hold them exactly.
 Not here: fusion itself (lower.fuse).
@@ -32,13 +33,21 @@ def _rule(node: Expr) -> Expr | None:
     if isinstance(node, Call) and node.op == "isnan":
         return None if bounds(node.args[0]).maybe_nan else constant(False, BOOL)
     if isinstance(node, Cast) and node.dtype is FLOAT32 and not node.bits:
-        return _of_requantized(node)
+        return _of_constant(node) or _of_requantized(node)
     if isinstance(node, Call) and node.op == "sub" and node.dtype is FLOAT32:
         left, right = node.args
         if isinstance(left, Call) and left.op == "add" and left.args[1] is right:
             whole = left.args[0]
             if isinstance(right, Const) and isinstance(whole, Call) and whole.op == "round":
                 return whole if right.value == int(right.value) and _is_small(whole) else None
+    return None
+
+
+def _of_constant(node: Cast) -> Expr | None:
+    """A zero point, say, as a float: then it is seen to be what was added before."""
+    known = node.arg
+    if isinstance(known, Const) and known.dtype.is_integer and abs(known.value) < _EXACT:
+        return constant(float(known.value), FLOAT32)
     return None
 
 

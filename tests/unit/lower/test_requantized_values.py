@@ -36,11 +36,15 @@ def ops(made: Kernel) -> list[str]:
     return [node.op for node in walk(*made.roots) if isinstance(node, Call)]
 
 
+@pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize(("dtype", "zero"), [(UINT8, 0), (UINT8, 131), (INT8, -7)])
-def test_what_is_quantised_and_dequantised_stays_a_float(dtype: DType, zero: int) -> None:
+def test_what_is_quantised_and_dequantised_stays_a_float(
+    dtype: DType, zero: int, typed: bool
+) -> None:
     point = constant(zero, dtype)
     q = nearest(ACC[I.var].cast(FLOAT32) * 0.25, point, dtype)
-    value = (q.cast(FLOAT32) - float(zero)) * 0.5 if zero else q.cast(FLOAT32) * 0.5
+    own = point.cast(FLOAT32) if typed else constant(float(zero), FLOAT32)
+    value = (q.cast(FLOAT32) - own) * 0.5 if zero else q.cast(FLOAT32) * 0.5
     before, after = kernel(value), simplify(kernel(value))
     assert "add" not in ops(after)
     assert "sub" not in ops(after)

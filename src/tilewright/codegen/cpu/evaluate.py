@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.codegen.cpu.byte_sums import sum_of_bytes
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
 from tilewright.codegen.cpu.frame import Positions, Variant
@@ -22,8 +23,12 @@ from tilewright.codegen.cpu.reductions import Reducer
 from tilewright.codegen.cpu.rounding import (
     emit_quotient,
     emit_rounded,
+    emit_saturated,
+    limited,
     quotient_in,
     rounded_number,
+    saturated_number,
+    saturates,
 )
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.codegen.cpu.small_floats import emit_flushed_bfloat16
@@ -145,6 +150,9 @@ class Evaluator(Positions):
                     return self._select(expr, variant)
                 if expr.op == "checked_index":
                     return self._checked(expr, variant)
+                seeded = self.reducer.seeded(expr, variant)
+                if seeded is not None:
+                    return seeded
                 args = [self.value(arg, variant) for arg in expr.args]
                 if expr.op == "blend":
                     return self._blend(*args)
@@ -161,9 +169,12 @@ class Evaluator(Positions):
         return self.b.add(spread, self.b.iota(spread.type))
 
     def _cast(self, expr: Cast, variant: Variant) -> Value:
-        number = rounded_number(expr)
+        number, inside = rounded_number(expr), saturated_number(expr)
         if number is not None:
-            return emit_rounded(self.b, self._limited(number, variant))
+            return emit_rounded(self.b, self._limited(number, number, variant))
+        if inside is not None and saturates(self.b, self.frame.lanes):
+            limits = expr.arg.children[0].children[0]
+            return emit_saturated(self.b, self.splat(self._limited(limits, inside, variant)))
         whole = rounded_float(expr)
         if whole is not None:
             found = emit_flushed_bfloat16(self.b, self.value(whole, variant))
@@ -174,16 +185,28 @@ class Evaluator(Positions):
             self.b, arg, expr.arg.dtype, expr.dtype, saturate=expr.saturate, bits=expr.bits
         )
 
-    def _limited(self, number: Expr, variant: Variant) -> Value:
-        """A number that is about to be rounded; for that alone a quotient may be mended."""
-        quotient = quotient_in(number) if self.b.target.has_fma else None
-        if quotient is None or not isinstance(quotient.args[1], Const):
-            return self.value(number, variant)
-        top = self.value(quotient.args[0], variant)
+    def _limited(self, number: Expr, wanted: Expr, variant: Variant) -> Value:
+        """A part of a number that is about to be rounded; for that alone it may be shortened."""
+        found = self._shortened(number, variant)
+        if found is None:
+            return self.value(wanted, variant)
         with self.scope():
-            found = emit_quotient(self.b, top, float(quotient.args[1].value))
-            self.remember(self._key(quotient, variant), found)
-            return self.value(number, variant)
+            self.remember(self._key(found[0], variant), found[1])
+            return self.value(wanted, variant)
+
+    def _shortened(self, number: Expr, variant: Variant) -> tuple[Expr, Value] | None:
+        """What lies inside of limits, and its value, where rounding allows a shorter way."""
+        found = limited(number)
+        if found is None or not self.b.target.has_fma:
+            return None
+        total, quotient = sum_of_bytes(number), quotient_in(number)
+        if total is not None:
+            leaves = [self.value(leaf, variant) for leaf in total.leaves]
+            return found[0], total.emit(self.b, leaves)
+        if quotient is None or not isinstance(quotient.args[1], Const):
+            return None
+        top = self.value(quotient.args[0], variant)
+        return quotient, emit_quotient(self.b, top, float(quotient.args[1].value))
 
     # --- memory ----------------------------------------------------------------------------------
 

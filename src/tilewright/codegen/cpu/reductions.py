@@ -11,6 +11,7 @@ Not here: other expressions (evaluate), lanes along reductions (along).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,10 @@ from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.codegen.cpu.windows import slanted, window_step
+from tilewright.core.dtypes import INT32
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Expr, Load, Reduce, identity_of, products, walk
+from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, products, walk
+from tilewright.kernel.nest import Nest
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
@@ -39,9 +42,24 @@ class Reducer:
     def __init__(self, evaluator: Evaluator) -> None:
         self.ev = evaluator
         self.along = Along(self)
+        self.seeds = _seeds(evaluator.nest)
 
-    def reduce(self, expr: Reduce, variant: Variant) -> None:
-        """Computes a reduction for every variant that it distinguishes."""
+    def seeded(self, total: Call, variant: Variant) -> Value | None:
+        """``sum + known``, where dot products may begin with what is known; None elsewhere."""
+        expr, seed = total.args[0], total.args[-1]
+        if id(total) not in self.seeds or not isinstance(expr, Reduce):
+            return None
+        if not self.ev.is_vector(expr) or self._dot(expr) is None:
+            return None
+        self.reduce(expr, variant, (total, seed))
+        return self.ev.recall(self.key(total, variant))
+
+    def reduce(self, expr: Reduce, variant: Variant, seed: tuple[Expr, Expr] | None = None) -> None:
+        """Computes a reduction for every variant that it distinguishes.
+
+        Args:
+            seed: the sum with what it begins with, which is then what is remembered, and that.
+        """
         depends = self.ev.nest.depends(expr)
         vector = self.ev.is_vector(expr)
         dot = self._dot(expr) if vector else None
@@ -59,8 +77,9 @@ class Reducer:
         kind = register_type(expr.dtype, lanes)
         start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
         cells = [self.ev.b.alloca(kind) for _ in variants]
-        for cell in cells:
-            self.ev.b.store(start, cell)
+        for one, cell in zip(variants, cells, strict=True):
+            first = start if seed is None else self.ev.splat(self.ev.value(seed[1], one))
+            self.ev.b.store(first, cell)
         self.ev.hoist([expr.body], variants)
 
         def innermost() -> None:
@@ -89,7 +108,8 @@ class Reducer:
         else:
             self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
-            self.ev.remember(self.key(expr, one), self.ev.b.load(kind, cell))
+            known = expr if seed is None else seed[0]
+            self.ev.remember(self.key(known, one), self.ev.b.load(kind, cell))
 
     def _point(
         self, expr: Reduce, variants: Sequence[Variant], cells: Sequence[Value], lanes: int
@@ -333,6 +353,20 @@ class Reducer:
                 return total
         value = self.ev.b.splat(self.ev.value(body, variant), lanes)
         return emit_op(self.ev.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
+
+
+def _seeds(nest: Nest) -> set[int]:
+    """Ids of sums of an integer reduction that nothing else reads and a load outside of it."""
+    nodes = walk(*nest.stage.roots)
+    users = Counter(id(child) for node in nodes for child in node.children)
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Call) and node.op == "add" and node.dtype is INT32:
+            inner, seed = node.args
+            if isinstance(inner, Reduce) and isinstance(seed, Load) and users[id(inner)] == 1:
+                inside = nest.depends(seed) <= nest.depends(inner)
+                found |= {id(node)} if inside and inner.combiner == "sum" else set()
+    return found
 
 
 def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:

@@ -2,8 +2,9 @@
 
     int32(round(x)) where x = select(v > low, v, low), v = select(u < high, u, high)
     and u = n / c: the reciprocal of c, and what its use leaves, take a third of a division's time
+    uint8(int32(round(x))) between 0 and 255: a conversion and a narrowing that saturate
 Input -> Output: a ``Cast`` -> the number that it rounds, if its limits are known; register lanes ->
-int32 lanes; a numerator and a constant -> their quotient.
+int32 or uint8 lanes; a numerator and a constant -> their quotient.
 Guarantees: half to even; limits come from constants of the expression alone, and hold for NaN too.
 Not here: conversions of numbers without limits (convert).
 """
@@ -12,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.codegen.cpu.emit import I16, I32, Builder, Value, constant
-from tilewright.core.dtypes import FLOAT32, INT32
+from tilewright.codegen.cpu.emit import I8, I16, I32, Builder, Value, constant
+from tilewright.core.dtypes import FLOAT32, INT32, UINT8
 from tilewright.kernel.bounds import bounds
 from tilewright.kernel.ir import Call, Cast, Const, Expr
 
@@ -22,6 +23,7 @@ _MODERATE = 2.0**60
 _MANTISSA = 0x7FFFFF
 _CONVERT = {4: "sse2.cvtps2dq", 8: "avx.cvt.ps2dq.256", 16: "avx512.mask.cvtps2dq.512"}
 _MASKED, _CURRENT_MODE = 16, 4
+_BYTE = 255
 
 
 def rounded_number(expr: Cast) -> Expr | None:
@@ -31,11 +33,45 @@ def rounded_number(expr: Cast) -> Expr | None:
         return None
     if not (isinstance(arg, Call) and arg.op == "round"):
         return None
-    low = _limit(arg.args[0], "gt")
-    high = None if low is None else _limit(low[0], "lt")
-    if low is None or high is None or not -_LIMIT <= low[1] <= high[1] < _LIMIT:
+    found = limited(arg.args[0])
+    if found is None or not -_LIMIT <= found[1] <= found[2] < _LIMIT:
         return None
     return arg.args[0]
+
+
+def limited(number: Expr) -> tuple[Expr, float, float] | None:
+    """The number inside of a lower limit around an upper one, and both limits."""
+    low = _limit(number, "gt")
+    high = None if low is None else _limit(low[0], "lt")
+    return None if low is None or high is None else (high[0], low[1], high[1])
+
+
+def saturated_number(expr: Cast) -> Expr | None:
+    """What is rounded to a byte, inside of limits that are those of the byte; None otherwise."""
+    whole = expr.arg
+    if expr.dtype is not UINT8 or expr.bits or not isinstance(whole, Cast):
+        return None
+    number = rounded_number(whole)
+    found = None if number is None else limited(number)
+    return found[0] if found is not None and found[1:] == (0.0, float(_BYTE)) else None
+
+
+def saturates(b: Builder, lanes: int) -> bool:
+    """True where a conversion gives the largest integer for whatever is too large."""
+    is_wide = b.target.architecture == "x86_64" and 4 * lanes <= b.target.vector_bytes
+    return lanes == _MASKED and is_wide
+
+
+def emit_saturated(b: Builder, value: Value) -> Value:
+    """float32 lanes -> the nearest bytes, those beyond the limits at them, NaN at the upper one."""
+    kind = I32.with_lanes(_MASKED)
+    zero = constant(value.type, 0.0)
+    inside = b.select(b.fcmp("ogt", zero, value), zero, value)
+    args = [inside, constant(kind, 0), constant(I16, -1), constant(I32, _CURRENT_MODE)]
+    whole = b.call("llvm.x86.avx512.mask.cvtps2udq.512", kind, args)
+    return b.trunc(
+        b.intrinsic("umin", kind, [whole, constant(kind, _BYTE)]), I8.with_lanes(_MASKED)
+    )
 
 
 def quotient_in(number: Expr) -> Call | None:
@@ -43,8 +79,7 @@ def quotient_in(number: Expr) -> Call | None:
 
     Results so small that they are not exact round to 0 as the exact ones do.
     """
-    middle = _limit(number, "gt")
-    inner = None if middle is None else _limit(middle[0], "lt")
+    inner = limited(number)
     if inner is None or not (isinstance(inner[0], Call) and inner[0].op == "div"):
         return None
     top, divisor = inner[0].args
