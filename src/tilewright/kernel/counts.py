@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilewright.core.dtypes import INT8, INT32, DType
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import affine
+from tilewright.kernel.dot import terms_of
 from tilewright.kernel.ir import (
     Buffer,
     Call,
@@ -83,7 +84,7 @@ def compute_dtype(kernel: Kernel) -> DType:
     for stage in kernel.stages:
         for node in walk(*stage.roots):
             if isinstance(node, Reduce) and node.combiner == "sum":
-                body = node.body
+                body = terms_of(node)[1]
                 while isinstance(body, Cast):
                     body = body.arg
                 if found := products(body):

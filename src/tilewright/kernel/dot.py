@@ -2,6 +2,7 @@
 
     sum(.., j: 4)  int32(u8) * int32(s8)
     sum(.., j: 2)  float32(bf16) * float32(bf16)
+    select(inside, product, 0) in place of a product: terms outside are 0 and may be left out
 Input -> Output: a ``Reduce`` -> its kind and its two operands, or None where it is another sum.
 Guarantees: the operands' types are stated in the IR. Sums of bytes are exact in any order; products
 of bfloat16 are exact in float32, their sums are rounded.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from tilewright.core.dtypes import BFLOAT16, FLOAT32, INT8, INT32, UINT8, DType
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Call, Cast, Expr, Load, Reduce
+from tilewright.kernel.ir import Call, Cast, Const, Expr, Load, Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ def factors(node: Reduce) -> tuple[Expr, Load] | None:
     return None if found is None else found[1:]
 
 
+def terms_of(node: Reduce) -> tuple[Expr | None, Expr]:
+    """What the sum adds up, and where: a condition outside of which it is 0, or None."""
+    body = node.body
+    if isinstance(body, Call) and body.op == "select" and node.combiner == "sum":
+        condition, term, otherwise = body.args
+        if isinstance(otherwise, Const) and otherwise.value == 0:
+            return condition, term
+    return None, body
+
+
 def is_dot(node: Reduce) -> bool:
     """True when the innermost axis of a sum has the factors of one dot product."""
     kind = kind_of(node)
@@ -57,7 +68,7 @@ def is_dot(node: Reduce) -> bool:
 
 
 def _parts(node: Reduce) -> tuple[DotKind, Expr, Load] | None:
-    body = node.body
+    body = terms_of(node)[1]
     if node.combiner != "sum" or not (isinstance(body, Call) and body.op == "mul"):
         return None
     left, right = (_narrow(part) for part in body.args)

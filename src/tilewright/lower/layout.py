@@ -48,6 +48,7 @@ from tilewright.lower.borders import border_needs, copy_guarded_inputs, guarded_
 from tilewright.lower.byte_products import BYTE_TYPES, byte_layouts, dot_splits, in_dots
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
+from tilewright.lower.empty_taps import skip_empty_taps
 from tilewright.lower.fine_blocks import fine_buffers
 from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
@@ -161,6 +162,11 @@ def choose_layouts(
         known = {*constants, *added}
         result = in_bands(by_images(result, keep, known, log), keep, known, log)
         result = in_row_bands(result, keep, log)
+    if "layout" not in disabled:
+        result = [
+            item if isinstance(item, View) else skip_empty_taps(item, layouts, block)
+            for item in result
+        ]
     stored = {name: _stored(layout, segment.shapes[name]) for name, layout in layouts.items()}
     return result, added, stored
 

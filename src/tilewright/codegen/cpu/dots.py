@@ -20,7 +20,8 @@ from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.codegen.cpu.values import BFLOAT
 from tilewright.core.shape import Dim
-from tilewright.kernel.dot import BYTES, PAIRS, DotKind, factors, kind_of
+from tilewright.kernel.blocked import conjuncts
+from tilewright.kernel.dot import BYTES, PAIRS, DotKind, factors, kind_of, terms_of
 from tilewright.kernel.ir import Call, Cast, Const, Expr, Load, Reduce
 from tilewright.kernel.nest import Nest
 
@@ -42,6 +43,7 @@ class Dot:
         flip: what each byte of it is combined with by exclusive or.
         weights: one word a lane.
         is_spread: the data has a byte a lane.
+        inside: conditions, all of which hold where products are not 0.
     """
 
     kind: DotKind
@@ -50,6 +52,7 @@ class Dot:
     flip: int
     weights: Load
     is_spread: bool
+    inside: tuple[Expr, ...]
 
 
 def dot_kinds(target: CpuTarget) -> tuple[DotKind, ...]:
@@ -75,12 +78,18 @@ def dot_of(nest: Nest, node: Reduce, vector: str, lanes: int, target: CpuTarget)
     steps = (right.stride(axis), right.stride(vector))
     if steps != (_ONE, Dim.of(kind.unit)) or right.rest or left.rest:
         return None
-    wide = node.body.args if isinstance(node.body, Call) else ()
+    inside, term = terms_of(node)
+    wide = term.args if isinstance(term, Call) else ()
     if not all(
         isinstance(part, Cast) and part.arg is own for part, own in zip(wide, found, strict=True)
     ):
         return None  # guarded: what a guard keeps from being read may lie outside of its buffer
-    return Dot(kind, axis, data[0], data[1], found[1], is_spread=strides[1] == _ONE)
+    conditions = () if inside is None else tuple(conjuncts(inside))
+    if any(vector in nest.depends(condition) for condition in conditions):
+        return None
+    return Dot(
+        kind, axis, data[0], data[1], found[1], is_spread=strides[1] == _ONE, inside=conditions
+    )
 
 
 def _unflipped(expr: Expr) -> tuple[Load, int] | None:

@@ -22,6 +22,7 @@ from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
+from tilewright.codegen.cpu.taps import Sums, Taps
 from tilewright.codegen.cpu.windows import slanted, window_step
 from tilewright.core.dtypes import INT32
 from tilewright.core.shape import Dim
@@ -178,13 +179,14 @@ class Reducer:
         b = self.ev.b
         kind = register_type(expr.dtype, self.ev.frame.lanes)
 
-        def innermost() -> None:
-            for one, cell in zip(variants, cells, strict=True):
+        def add(sums: Sums) -> None:
+            for one, cell in sums:
                 b.store(accumulate(self.ev, dot, b.load(kind, cell), one), cell)
-            self._ask_ahead(expr, variants)
+            self._ask_ahead(expr, [one for one, _ in sums])
 
         self.ev.frame.position[dot.axis] = index(0)
-        self.loops(axes, innermost, expr.body, variants)
+        sums = list(zip(variants, cells, strict=True))
+        Taps(self, expr, dot, add).write(axes, dot.inside, sums)
         del self.ev.frame.position[dot.axis]
 
     def _all_variants(self, depends: frozenset[str], like: Variant) -> list[Variant]:

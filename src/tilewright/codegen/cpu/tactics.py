@@ -39,7 +39,7 @@ from tilewright.codegen.cpu.windows import window_tile
 from tilewright.core.dtypes import BOOL
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim
-from tilewright.kernel.dot import is_dot
+from tilewright.kernel.dot import BYTES, is_dot, kind_of
 from tilewright.kernel.ir import Axis, Load, Reduce, walk
 from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
@@ -467,7 +467,8 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     else:
         column = next(iter(over_scalars), None)
         if column is not None and column is not rows and budget >= 2:
-            columns = _even_columns(column.extent, 4 if small and budget >= 8 else 2, budget)
+            several = _columns_of_few_rows(nest, rows, target) if small and budget >= 8 else 2
+            columns = _even_columns(column.extent, several, budget)
             beside = column.name
             outer = () if _streams_rows(nest, column, columns) else (column.name,)
     if rows is not None:
@@ -477,6 +478,16 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     if beside is not None:
         unroll[beside] = columns
     return _Tile(unroll, outer)
+
+
+def _columns_of_few_rows(nest: Nest, rows: Axis | None, target: CpuTarget) -> int:
+    """Columns beside at most 7 rows, so that sums, vectors and scalars fit the registers.
+
+    A scalar of bytes takes a register: only the other factor of a dot product may be in memory.
+    """
+    if rows is None or not any(kind_of(node) is BYTES for node in reduces_of(nest)):
+        return 4
+    return max(2, min(4, (target.num_vectors - 1) // (rows.extent.const + 1)))
 
 
 def _streams_rows(nest: Nest, column: Axis, columns: int) -> bool:
