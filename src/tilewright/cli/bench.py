@@ -11,6 +11,7 @@ from tilewright.cli.options import (
     Dims,
     Json,
     Npz,
+    Quiet,
     parse_counts,
     parse_list,
     parse_sizes,
@@ -56,6 +57,7 @@ def bench_models(
         Path | None,
         typer.Option("-o", "--output", metavar="OUT.json", help="Also write the results as JSON."),
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Time Tilewright and other runtimes in turns on the same inputs, after comparing outputs.
@@ -87,13 +89,11 @@ def bench_models(
     ]
     for model, options in wanted:
         check_request(model, options)
-    feeds = load_npz(npz) if npz else None
+    feeds, tell = load_npz(npz) if npz else None, console.teller(quiet=quiet)
     comparisons: list[Comparison] = []
     try:
         for model, options in wanted:
-            comparisons.append(
-                bench(model, options, feeds=feeds, sizes=sizes, progress=console.log)
-            )
+            comparisons.append(bench(model, options, feeds=feeds, sizes=sizes, progress=tell))
     except UserError:
         if comparisons and not as_json:  # what was measured before is not lost
             _print_report(BenchReport.of(comparisons))
@@ -136,6 +136,8 @@ def _print_report(report: "BenchReport") -> None:
             console.write(_doubt(comparison))
         elif comparison.uneven:
             console.write(_unevenness(comparison))
+        if comparison.canaries.is_slow:
+            console.write(_slowness(comparison))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
     timings = [timing for one in report.comparisons for timing in one.timings]
     lines = (f"{one.contender} {one.version}: {one.precision} ({one.settings})" for one in timings)
@@ -168,9 +170,10 @@ def _times(comparison: "Comparison") -> "Table":
 
 def _canaries(comparison: "Comparison") -> str:
     found = comparison.canaries
+    roof = f" (roof {found.roof_flops / 1e9:.0f})" if found.roof_flops else ""
     return (
         f"{plural(found.num_kept, 'round')} counted, {found.num_discarded} thrown away as the "
-        f"machine was slow: canary {found.best_flops / 1e9:.0f} GFLOP/s at best, "
+        f"machine was slow: canary {found.best_flops / 1e9:.0f} GFLOP/s at best{roof}, "
         f"{min(found.share):.0%} of it at worst"
     )
 
@@ -180,6 +183,16 @@ def _doubt(comparison: "Comparison") -> str:
     return (
         f"Doubtful: of {_title(comparison)}, only {found.num_kept} of {found.num_asked} rounds "
         "counted, as the machine was busy, and the mean is of these; measure again"
+    )
+
+
+def _slowness(comparison: "Comparison") -> str:
+    found = comparison.canaries
+    share = found.best_flops / (found.roof_flops or found.best_flops)
+    return (
+        f"Doubtful: in all rounds of {_title(comparison)} this machine gave at most {share:.0%} of "
+        "what it did when its roofs were measured: something slowed down all of them; ratios may "
+        "still hold, times do not (tilewright device --probe measures the roofs again)"
     )
 
 

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -111,6 +111,11 @@ def log(message: str) -> None:
     with suppress(OSError):  # nobody can be told
         sys.stderr.write(message + "\n")
     _flush_stderr()
+
+
+def teller(*, quiet: bool) -> Callable[[str], None]:
+    """Returns what writes progress, which says nothing with ``--quiet`` or ``--json``."""
+    return (lambda _: None) if quiet or wants_json() else log
 
 
 _wants_json: ContextVar[bool] = ContextVar("wants_json", default=False)

@@ -13,6 +13,7 @@ from tilewright.cli.options import (
     Inputs,
     Json,
     Npz,
+    Quiet,
     Runs,
     Threads,
     available_threads,
@@ -57,13 +58,14 @@ def explain_model(
         bool, typer.Option("--no-probe", help="Do not measure this machine's roofs.")
     ] = False,
     threads: Threads = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Explain an engine: time, roofline, decisions, what would save time.
 
     An ONNX file is not built: its bytes, operations, least times and memory are estimated.
     """
-    files, sizes = parse_files(inputs), parse_sizes(dim)
+    files, sizes, tell = parse_files(inputs), parse_sizes(dim), console.teller(quiet=quiet)
     if html is not None:
         check_beside(html, (model,), (diff, npz, *files.values()))
     is_engine = model.suffix == ".tw" or build
@@ -91,13 +93,12 @@ def explain_model(
     given = read_inputs(files, npz)
     if not is_engine:
         explanation = _estimated(
-            model, given, sizes, board, threads, what_if=what_if, probe=not no_probe
+            model, given, sizes, board, threads, what_if=what_if, probe=not no_probe, tell=tell
         )
         _print(explanation, html, as_json=as_json)
-        if not as_json:
-            console.log(f"estimated; for times: tilewright explain {model} --build")
+        tell(f"estimated; for times: tilewright explain {model} --build")
         return
-    engines = [_open(path, threads) for path in (model, diff) if path is not None]
+    engines = [_open(path, threads, quiet=quiet) for path in (model, diff) if path is not None]
     feeds: dict[str, Any] = {}
     if given:
         feeds = gather_feeds(engines[0], given, random=True, sizes=sizes)
@@ -113,27 +114,31 @@ def explain_model(
 
             ensure_roofs(
                 engines[0].threads,
-                console.log,
+                tell,
                 rehearse=lambda: [explained(engine, 1) for engine in engines],
             )
-        console.log("timing runs")
+        tell("timing runs")
     if diff is None:
         _print(explained(engines[0], runs), html, as_json=as_json)
     else:
         old, new = (partial(explained, engine, runs) for engine in engines)
-        _print_difference(old, new, (str(model), str(diff)), as_json=as_json)
+        _print_difference(old, new, (str(model), str(diff)), tell, as_json=as_json)
 
 
 def _print_difference(
     old: "Callable[[], Explanation]",
     new: "Callable[[], Explanation]",
     names: tuple[str, str],
+    tell: "Callable[[str], None]",
     *,
     as_json: bool,
 ) -> None:
     from tilewright.runtime.explain.difference import difference, explain_in_turns
 
-    found = difference(*explain_in_turns(old, new), names)
+    def told(done: int, total: int) -> None:
+        tell(f"{names[done % 2]}: turn {done // 2 + 1} of {total // 2}")
+
+    found = difference(*explain_in_turns(old, new, told), names)
     if as_json:
         console.write_json(found.json())
     else:
@@ -149,6 +154,7 @@ def _estimated(
     *,
     what_if: str | None,
     probe: bool,
+    tell: "Callable[[str], None]",
 ) -> "Explanation":
     """An estimate with the sizes of the inputs that were given."""
     from tilewright.compiler.estimate import estimate
@@ -162,7 +168,7 @@ def _estimated(
         )
 
     if board is None and probe:
-        ensure_roofs(threads or available_threads(), console.log, rehearse=estimated)
+        ensure_roofs(threads or available_threads(), tell, rehearse=estimated)
     return estimated()
 
 
@@ -182,13 +188,13 @@ def _check_alike(first: "Engine", second: "Engine", *, has_inputs: bool) -> None
         )
 
 
-def _open(path: Path, threads: int | None) -> "Engine":
+def _open(path: Path, threads: int | None, *, quiet: bool) -> "Engine":
     """An engine for any processor; a model is compiled."""
     import tilewright as tw
 
     if path.suffix == ".tw":
         return tw.load(path, threads=threads, inspect=True)
-    return open_engine(path, threads or available_threads())
+    return open_engine(path, threads or available_threads(), quiet=quiet)
 
 
 def _print(explanation: "Explanation", html: Path | None, *, as_json: bool) -> None:

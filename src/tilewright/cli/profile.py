@@ -12,6 +12,7 @@ from tilewright.cli.options import (
     Inputs,
     Json,
     Npz,
+    Quiet,
     Runs,
     Threads,
     parse_files,
@@ -19,7 +20,7 @@ from tilewright.cli.options import (
     refuse_unused,
 )
 from tilewright.cli.outputs import check_beside
-from tilewright.cli.run import gather_feeds, open_engine, read_inputs
+from tilewright.cli.run import check_sizes_given, gather_feeds, open_engine, read_inputs
 
 _TOP = 20
 
@@ -41,6 +42,7 @@ def profile_model(
     ] = None,
     threads: Threads = None,
     device: Device = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Time every kernel of an engine inside whole runs; inputs that are not given are random."""
@@ -50,9 +52,10 @@ def profile_model(
         check_beside(trace, (model,), (npz, *files.values()))
 
     given = read_inputs(files, npz)
-    engine = open_engine(model, threads, device=device)
+    check_sizes_given(model, given, sizes)
+    engine = open_engine(model, threads, quiet=quiet, device=device)
     feeds = gather_feeds(engine, given, random=True, sizes=sizes, seed=seed)
-    console.log(f"timing runs of {model}")
+    console.teller(quiet=quiet)(f"timing runs of {model}")
     profile = engine.profile(feeds, runs=runs)
     if trace is not None:
         profile.trace(trace)

@@ -22,6 +22,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.outputs import check_beside
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import listed
 from tilewright.core.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def run_model(
         check_beside(output, (model,), (npz, *files.values()))
 
     given = read_inputs(files, npz)
+    if random:
+        check_sizes_given(model, given, sizes)
     engine = open_engine(model, threads, quiet=quiet, device=device)
     feeds = gather_feeds(engine, given, random=random, sizes=sizes, seed=seed or 0)
     outputs = engine.run(feeds)
@@ -86,6 +89,7 @@ def _write(output: Path, outputs: Mapping[str, Any]) -> None:
         save_npz(unfinished, arrays)
     for note in notes:
         console.log(note)
+    console.log(f"wrote {output}: {listed(arrays)}")
 
 
 def open_engine(
@@ -127,6 +131,26 @@ def read_inputs(files: Mapping[str, Path], npz: Path | None) -> "dict[str, npt.N
     return given
 
 
+def check_sizes_given(
+    model: Path, given: "Mapping[str, npt.NDArray[Any]]", sizes: Mapping[str, int]
+) -> None:
+    """Sees that random inputs of a model can be made, before it is compiled for them.
+
+    Raises:
+        BadOption: a symbolic dim of an input that is not given has no size.
+    """
+    if model.suffix == ".tw" or not model.is_file():
+        return
+    from tilewright.compiler.feeds import check_sizes
+    from tilewright.graph.facade import as_written
+
+    graph = as_written(model)
+    missing = [spec for spec in graph.inputs if spec.name not in {*given, *graph.initializers}]
+    check_sizes(
+        {name for spec in missing for dim in spec.shape or () for name in dim.symbols}, sizes
+    )
+
+
 def gather_feeds(
     engine: "Engine",
     given: "Mapping[str, npt.NDArray[Any]]",
@@ -147,14 +171,20 @@ def gather_feeds(
 
     dims = {name for spec in engine.inputs for dim in spec.shape or () for name in dim.symbols}
     if unknown := sorted(set(sizes) - dims):
-        remedy = f"the dims are {sorted(dims)}" if dims else "all sizes are fixed: leave out --dim"
-        raise BadOption(f"no input has a dim {unknown}", remedy=remedy)
+        remedy = (
+            f"the dims are {listed(sorted(dims))}"
+            if dims
+            else "all sizes are fixed: leave out --dim"
+        )
+        raise BadOption(f"no input has a dim {listed(unknown)}", remedy=remedy)
     feeds, notes = from_files(dict(given), engine.inputs)
     for note in notes:
         console.log(note)
     names = [spec.name for spec in engine.inputs]
     if strange := [name for name in feeds if name not in names]:
-        raise BadOption(f"no input is called {strange}", remedy=f"the inputs are {names}")
+        raise BadOption(
+            f"no input is called {listed(strange)}", remedy=f"the inputs are {listed(names)}"
+        )
     _check_sizes(engine, feeds, sizes)
     if random:
         missing = [spec for spec in engine.inputs if spec.name not in feeds]

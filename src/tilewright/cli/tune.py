@@ -52,6 +52,7 @@ def tune_engine(
 
     given = read_inputs(files, npz)
     opened = tw.load(engine, device=device)
+    opened.on_gpu()  # an engine for CPUs is told before its inputs are
     feeds = gather_feeds(opened, given, random=True, sizes=sizes, seed=seed)
     store = None if timing_store is None else TimingStore(timing_store, write=True)
     with stages(engine.name, quiet=quiet) as progress:

@@ -3,8 +3,8 @@
 Input -> Output: a model file and what is asked for -> a key; a key -> the parts of its engine.
 Guarantees: a key depends on all that the engine does: the bytes and the name of the file, options,
 inputs of the verification, timings, the processor, this package's own source and the versions of
-its libraries. A damaged entry is no entry. The folder keeps at most ``MOST_BYTES``: what was used
-least recently goes first.
+its libraries. A damaged entry is no entry, nor is one that lies under another name. The folder
+keeps at most ``MOST_BYTES``: what was used least recently goes first.
 Not here: kernels that several engines share (object_cache).
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 import tilewright
 from tilewright.codegen.cpu.target import named_target
 from tilewright.compiler.options import CompileOptions, Wishes
+from tilewright.core.cache_folder import make_room, most_bytes
 from tilewright.core.errors import CacheError, CorruptEngine, UserError
 from tilewright.core.whole_file import drop_unfinished
 from tilewright.runtime import engine_file
@@ -33,6 +33,7 @@ from tilewright.runtime.engine_file import EngineParts
 MOST_BYTES = 4 << 30
 MOST_ENGINE_BYTES = 1 << 30
 _MOST_MODEL_BYTES = 2**31 - 1  # of protobuf
+_KEY = "cache_key"  # among the facts of an engine that is kept
 _EXTERNAL = b"location"  # the key by which ONNX names files beside the model
 _LIBRARIES = ("numpy", "onnx", "onnx-ir", "llvmlite", "ml_dtypes")
 
@@ -55,6 +56,8 @@ class EngineCache:
         path = self._folder / f"{key}.tw"
         try:
             parts = engine_file.load_parts(path)
+            if parts.info.pop(_KEY, None) != key:
+                return None
             os.utime(path)  # used just now
         except (UserError, CorruptEngine, OSError):
             return None
@@ -70,26 +73,13 @@ class EngineCache:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             drop_unfinished(self._folder)
-            engine_file.save(parts, self._folder / f"{key}.tw")
-            self._make_room()
+            tied = replace(parts, info={**parts.info, _KEY: key})
+            engine_file.save(tied, self._folder / f"{key}.tw")
+            make_room(self._folder, "*.tw", most_bytes(MOST_BYTES))
         except (CacheError, OSError) as error:
             reason = error.message if isinstance(error, CacheError) else error.strerror
             if not parts.times["notes"]:  # else they say so of the kernels
                 parts.times["notes"].append(f"the engine is not kept in the cache: {reason}")
-
-    def _make_room(self) -> None:
-        entries = list(self._entries())
-        total = sum(stat.st_size for _, stat in entries)
-        for path, stat in sorted(entries, key=lambda entry: entry[1].st_mtime_ns):
-            if total <= MOST_BYTES:
-                break
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
-
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in () if self._folder is None else self._folder.glob("*.tw"):
-            with suppress(FileNotFoundError):  # another process has made room as well
-                yield path, path.stat()
 
 
 def key_of(model: Any, options: CompileOptions, wishes: Wishes) -> str | None:

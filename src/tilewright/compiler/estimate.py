@@ -25,6 +25,7 @@ from tilewright.compiler.pipeline import Build, lower_model, read_constants
 from tilewright.compiler.placement import place
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import listed
 from tilewright.graph.facade import Model
 from tilewright.kernel.canonical import canonicalize
 from tilewright.kernel.counts import compute_dtype
@@ -144,7 +145,10 @@ def _sizes_of(
     found = dict(sizes)
     specs = {spec.name: spec for spec in inputs}
     if unknown := sorted(set(shapes) - set(specs)):
-        raise BadOption(f"no input is called {unknown}", remedy=f"the inputs are {sorted(specs)}")
+        raise BadOption(
+            f"no input is called {listed(unknown)}",
+            remedy=f"the inputs are {listed(sorted(specs))}",
+        )
     for name, shape in shapes.items():
         try:
             array = np.broadcast_to(np.int8(0), tuple(shape))

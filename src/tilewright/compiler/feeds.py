@@ -6,7 +6,7 @@ Not here: whether the arrays fit a model, which the engine checks itself.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, OutOfMemory, UserError
+from tilewright.core.plural import listed
 from tilewright.runtime.program import TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -165,6 +166,17 @@ def to_files(values: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
     return arrays, notes
 
 
+def check_sizes(dims: Collection[str], sizes: Mapping[str, int]) -> None:
+    """Sees that every symbolic dim has a size.
+
+    Raises:
+        BadOption: one has none.
+    """
+    if missing := sorted(set(dims) - set(sizes)):
+        remedy = " ".join(f"--dim {name}=SIZE" for name in missing)
+        raise BadOption(f"no size for the symbolic dims {listed(missing)}", remedy=f"give {remedy}")
+
+
 def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int = 0) -> Arrays:
     """Returns random arrays: standard normal numbers, or 0 and 1 where the dtype is no float.
 
@@ -178,11 +190,11 @@ def random_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int
         OutOfMemory: an array would be larger than any memory.
     """
     dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
-    if missing := sorted(dims - set(sizes)):
-        remedy = " ".join(f"--dim {name}=SIZE" for name in missing)
-        raise BadOption(f"no size for the symbolic dims {missing}", remedy=f"give {remedy}")
+    check_sizes(dims, sizes)
     if unknown := sorted(set(sizes) - dims):
-        raise BadOption(f"no input has a dim {unknown}", remedy=f"the dims are {sorted(dims)}")
+        raise BadOption(
+            f"no input has a dim {listed(unknown)}", remedy=f"the dims are {listed(sorted(dims))}"
+        )
     rng = np.random.default_rng(seed)
     feeds: Arrays = {}
     for spec in specs:

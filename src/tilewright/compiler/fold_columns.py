@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.compiler.pad_channels import private_copies
 from tilewright.core.dtypes import FLOAT16, INT64
+from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import affine
@@ -99,8 +100,13 @@ def fold_columns_program(
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
     for copy, image, readers in private_copies(step):
-        window = _window(readers[0], image, constants) if len(readers) == 1 else None
-        if window is None:
+        if not _is_small(image):
+            continue
+        window: _Window | str = f"{plural(len(readers), 'kernel')} read it"
+        if len(readers) == 1:
+            window = _window(readers[0], image, constants)
+        if isinstance(window, str):
+            log.add("layout", copy.name, "columns not folded", (("two in 8 channels", window),))
             continue
         weight = window.weight.buffer
         constants[weight + _SUFFIX] = _folded_weight(constants[weight], window.taps)
@@ -112,41 +118,46 @@ def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
 # --- legality -------------------------------------------------------------------------------------
 
 
-def _window(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> _Window | None:
-    if len(image.shape) != 4 or not all(dim.is_const for dim in image.shape[1:]):
-        return None
-    if image.shape[3].const > _PART or len(kernel.stages) != 1 or kernel.steps is not None:
-        return None
+def _is_small(image: Buffer) -> bool:
+    """Whether it is an image of few channels, and of a known size."""
+    known = len(image.shape) == 4 and all(dim.is_const for dim in image.shape[1:])
+    return known and image.shape[3].const <= _PART
+
+
+def _window(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> _Window | str:
+    """What the only reader of an image does with it, or why it cannot be folded."""
+    if len(kernel.stages) != 1 or kernel.steps is not None:
+        return f"{kernel.name} computes in several stages"
     loads = [n for n in walk(*kernel.roots) if isinstance(n, Load) and n.buffer == image.name]
     sums = [n for n in walk(*kernel.roots) if isinstance(n, Reduce)]
     if len(loads) != 1 or len(sums) != 1 or len(sums[0].axes) != 3:
-        return None
+        return f"{kernel.name} is no sum over rows, columns and channels of a window"
     (node,), (source,) = sums, loads
     body = node.body
     if node.combiner != "sum" or not (isinstance(body, Call) and body.op == "mul"):
-        return None
+        return f"{kernel.name} sums no products"
     factor, other = body.args
     if not isinstance(other, Cast) or not isinstance(other.arg, Load):
-        return None
+        return f"the other factor in {kernel.name} is no weight as it is stored"
     weight = other.arg
     if weight.buffer not in constants or constants[weight.buffer].dtype != np.float16:
-        return None
+        return f"{weight.buffer} is no constant of float16"
     rows, columns, channels = node.axes
     if weight.index[1:] != (rows.var, columns.var, channels.var) or len(weight.index) != 4:
-        return None
+        return f"the dims of {weight.buffer} are no filters, rows, columns and channels"
     if source.index[3] is not channels.var or channels.extent != image.shape[3]:
-        return None
+        return "a window takes some of the channels"
     places = [
         _place(index, axis, kernel.stages[0].axes)
         for index, axis in zip(source.index[1:3], (rows, columns), strict=True)
     ]
     if places[0] is None or places[1] is None or places[1][1] != 2:
-        return None
+        return "windows do not move by whole rows and by two columns"
     inner = {axis.name for axis in (*node.axes, places[0][0], places[1][0])}
     if source.index[0].free_axes & inner or weight.index[0].free_axes & inner:
-        return None
+        return "the image or the filter changes within a window"
     if not _is_guarded(factor, source, image):
-        return None
+        return "around the image there is something else than zeros"
     return _Window(
         sum=node,
         factor=factor,

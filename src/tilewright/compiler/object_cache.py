@@ -4,7 +4,7 @@ Input -> Output: LLVM IR texts by key -> object code; what is missing is compile
 at a time.
 Guarantees: an entry is written whole or not at all; when it is read, a hash shows that it is whole
 and belongs to its key, else it is compiled again; two processes may share a folder, and a folder
-that can only be read is read.
+that can only be read is read. What was used least recently goes when the folder is full.
 Why processes: LLVM's Python binding holds one lock for all compilations of a process.
 """
 
@@ -27,11 +27,12 @@ from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.compiler.compile_worker import CANNOT_WRITE
 from tilewright.compiler.processes import source_path, start_undisturbed
-from tilewright.core.cache_folder import VARIABLE
+from tilewright.core.cache_folder import VARIABLE, make_room, most_bytes
 from tilewright.core.errors import CacheError, InternalError, OutOfMemory
 from tilewright.core.whole_file import drop_unfinished, whole_files
 
 Progress = Callable[[str, int, int], None]
+MOST_BYTES = 1 << 30
 _MIN_MODULES_FOR_WORKERS = 12
 _HASH_BYTES = 32
 _KEPT = frozenset(
@@ -107,7 +108,11 @@ class ObjectCache:
         except OSError:
             return None
         code = data[_HASH_BYTES:]
-        return code if _digest(key, code) == data[:_HASH_BYTES] else None
+        if _digest(key, code) != data[:_HASH_BYTES]:
+            return None
+        with suppress(OSError):  # of a folder that can only be read
+            os.utime(path)  # used just now
+        return code
 
     def _write(self, made: Mapping[str, bytes], *, useful: bool) -> None:
         """Keeps what was compiled; ``useful`` says that the folder had something to give."""
@@ -117,10 +122,14 @@ class ObjectCache:
         if blocked:
             self.notes.append(f"not kept in the cache {self.folder}: {blocked[0]}.o is a folder")
         drop_unfinished(self.folder)
+        limit = most_bytes(MOST_BYTES)
         try:
             with whole_files(self.folder) as scratch:
                 for key in made.keys() - blocked:
                     (scratch / f"{key}.o").write_bytes(_digest(key, made[key]) + made[key])
+            make_room(self.folder, "*.o", limit)
+        except OSError as error:
+            self.notes.append(f"the cache {self.folder} is not cleared: {error.strerror}")
         except CacheError as error:
             self._complain(error.message, useful=useful)
 

@@ -19,6 +19,7 @@ from tilewright.codegen.cuda.target import KNOWN, cuda_target, is_cuda
 from tilewright.core import check_option as check
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, BadTarget
+from tilewright.core.plural import listed
 
 Range = tuple[int | None, int | None]
 Progress = Callable[[str, int, int], None]
@@ -110,7 +111,9 @@ def _types(name: str, value: Any) -> tuple[str, ...]:
     unknown = sorted(set(found) - set(dtypes.BY_NAME))
     if unknown or not found:
         raise BadOption(
-            f"contract dtypes={value!r}: unknown types {unknown}" if unknown else "no dtypes",
+            f"contract dtypes={value!r}: unknown types {listed(unknown)}"
+            if unknown
+            else "no dtypes",
             remedy="for example dtypes=float32+int8",
         )
     return tuple(dict.fromkeys(found))
@@ -232,7 +235,8 @@ def _disabled(given: Any, on_gpu: bool) -> tuple[str, ...]:
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise BadOption(
-            f"disable: {unknown} cannot be disabled", remedy=f"use one of {', '.join(known)}"
+            f"disable: {listed(unknown)} cannot be disabled",
+            remedy=f"use one of {', '.join(known)}",
         )
     return chosen
 

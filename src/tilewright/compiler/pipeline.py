@@ -35,6 +35,7 @@ from tilewright.compiler.options import CompileOptions, Progress, Tuning
 from tilewright.compiler.placement import place
 from tilewright.compiler.tuning import Trials, tuned_pick
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import listed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model
 from tilewright.graph.view import GraphView
@@ -205,7 +206,8 @@ def _minimum(options: CompileOptions, view: GraphView) -> dict[str, int]:
     unknown = sorted(set(options.ranges) - known)
     if unknown:
         raise BadOption(
-            f"unknown dims {unknown}", remedy=f"the model's symbolic dims are {sorted(known)}"
+            f"unknown dims {listed(unknown)}",
+            remedy=f"the model's symbolic dims are {listed(sorted(known))}",
         )
     return {name: low for name, (low, _) in options.ranges.items() if low is not None}
 

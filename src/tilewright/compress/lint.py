@@ -18,6 +18,7 @@ from tilewright.compress.lint_placement import Prices
 from tilewright.compress.quant_view import QuantView
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, UserError
+from tilewright.core.plural import listed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.facade import Model, as_written
 from tilewright.runtime.explain.floors import Floors
@@ -78,7 +79,8 @@ def _check_names(view: QuantView, sizes: Mapping[str, int]) -> None:
     symbols = {n for value in view.graph.inputs for dim in value.shape or () for n in dim.symbols}
     if unknown := sorted(set(sizes) - symbols):
         raise BadOption(
-            f"unknown dims {unknown}", remedy=f"the model's symbolic dims are {sorted(symbols)}"
+            f"unknown dims {listed(unknown)}",
+            remedy=f"the model's symbolic dims are {listed(sorted(symbols))}",
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from tilewright import UserError
+from tilewright.core.plural import listed
 from tilewright.core.whole_file import check_folder
 from tilewright.demo.networks import CLASSIFIER, DETECTOR, NETWORKS, RECOGNISER, locate
 from tilewright.demo.reader import Line, Page, Reader, alphabet_of
@@ -94,7 +95,9 @@ def compare(
     """
     image = open_picture(picture)
     if unknown := [name for name in runtimes if name not in PREPARE]:
-        raise UserError(f"no such runtime: {', '.join(unknown)}", remedy=f"one of {list(PREPARE)}")
+        raise UserError(
+            f"no such runtime: {', '.join(unknown)}", remedy=f"one of {listed(PREPARE)}"
+        )
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     models = [locate(network) for network in NETWORKS]

@@ -87,6 +87,17 @@ class Engine:
         what = f"Engine of {info.get('model')} for {info.get('cpu')}, {threads}"
         return f"<{what}: {inputs} -> {outputs}>"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses to be pickled or copied.
+
+        Raises:
+            BadOption: always.
+        """
+        raise BadOption(
+            "an engine is machine code in this process, and cannot be pickled or copied",
+            remedy="save it with engine.save(path), and tilewright.load(path) where it is needed",
+        )
+
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Name, dtype and (symbolic) shape of each input."""
@@ -308,7 +319,10 @@ class Engine:
         """
         executor = self._runnable()
         if not self._is_for_gpu:
-            raise BadTarget("the engine is for CPUs: its results are on the host", remedy="use run")
+            raise BadTarget(
+                "the engine is for CPUs: its results are on the host",
+                remedy='use run; for GPUs compile with target="cuda" (--target cuda)',
+            )
         return cast("CudaExecutor", executor)
 
     def _runnable(self) -> Executor:

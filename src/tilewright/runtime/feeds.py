@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tilewright.core.check_option import shown
 from tilewright.core.dtypes import STRING, DType, from_numpy
 from tilewright.core.errors import ShapeMismatch
+from tilewright.core.plural import listed
 from tilewright.core.shape import shape_text
 from tilewright.runtime.cpu.allocator import check_fits, empty, refused
 from tilewright.runtime.cuda.arrays import DeviceArray
@@ -47,7 +48,7 @@ def by_name(
     twice = sorted(inputs.keys() & feeds.keys())
     if twice:
         raise ShapeMismatch(
-            f"expected each input once, given {twice} in the mapping and as keywords",
+            f"expected each input once, given {listed(twice)} in the mapping and as keywords",
             remedy="give each input in one of the two ways",
         )
     return {**feeds, **inputs}
@@ -71,9 +72,9 @@ def check_feeds(
     ]
     if unknown or missing:
         raise ShapeMismatch(
-            f"expected inputs {sorted(known)}, given {sorted(map(str, feeds))}"
-            + (f"; missing {missing}" if missing else "")
-            + (f"; unknown {unknown}" if unknown else ""),
+            f"expected inputs {listed(sorted(known))}, given {listed(sorted(map(str, feeds)))}"
+            + (f"; missing {listed(missing)}" if missing else "")
+            + (f"; unknown {listed(unknown)}" if unknown else ""),
             remedy=f"give {', '.join(map(str, specs)) or 'nothing'}: by name in Python; by "
             "--npz FILE, --input NAME=FILE or --random on the command line",
         )

@@ -19,6 +19,8 @@ from tilewright.compiler.bench.results import Round, Timing, canaries_of
 from unit.compiler.models import feeds_of, network, saved
 from unit.graph.models import model_of, node, tensor_info
 
+SIZES = ("--dim", "batch=2", "--dim", "height=4")
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -87,7 +89,7 @@ def test_what_is_interpreted_is_printed_and_can_be_forbidden(folder: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--dim", "width=1..2"), "unknown dims ['width']"),
+        (("--dim", "width=1..2"), "unknown dims width"),
         (("--require", "fast"), "unknown contract 'fast'"),
         (("--require", "max_error=1e-12"), "max_error=1e-12 is required"),
         (("--require", "max_error=1e-5", "--no-verify"), "verification is switched off"),
@@ -194,13 +196,43 @@ def test_run_writes_the_outputs(folder: Path) -> None:
     assert _json(_run("run", "model.onnx", "--input", "x=x.npy", "--json")) == facts
 
 
+def test_a_size_that_is_missing_is_told_before_anything_is_compiled() -> None:
+    for verb in ("run", "profile"):
+        random = ["--random"] if verb == "run" else []
+        result = _run(verb, "model.onnx", *random, "--dim", "batch=1")
+        _refused(result, "no size for the symbolic dims height")
+        assert "import" not in result.stderr
+    assert _run("run", "model.onnx", "--random", *SIZES, "--quiet").stderr == ""
+
+
+def test_tuning_an_engine_for_cpus_says_so_whatever_its_inputs_are() -> None:
+    assert _run("compile", "model.onnx", "-o", "net.tw", "--no-verify").exit_code == 0
+    _refused(_run("tune", "net.tw"), "is for CPUs")
+
+
+def test_run_says_what_it_wrote() -> None:
+    result = _run("run", "model.onnx", "--random", *SIZES, "-o", "out.npz")
+    assert "wrote out.npz: y" in result.stderr
+
+
+def test_a_difference_tells_how_far_it_is_and_is_quiet_on_request() -> None:
+    for name in ("a.tw", "b.tw"):
+        assert _run("compile", "model.onnx", "-o", name, "--no-verify").exit_code == 0
+    arguments = ("explain", "a.tw", "--diff", "b.tw", "--runs", "1", "--no-probe", *SIZES)
+    lines = _run(*arguments).stderr.splitlines()
+    assert lines[-6:] == [f"{name}: turn {k} of 3" for k in (1, 2, 3) for name in ("a.tw", "b.tw")]
+    for verb in (arguments, ("profile", "a.tw", "--runs", "1", *SIZES)):
+        result = _run(*verb, "--quiet")
+        assert (result.exit_code, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "missing ['x']"),
-        (("--random",), "no size for the symbolic dims ['batch', 'height']"),
+        ((), "missing x"),
+        (("--random",), "no size for the symbolic dims batch, height"),
         (("--random", "--dim", "batch=1", "--dim", "height=4", "--dim", "w=1"), "no input has"),
-        (("--random", "--dim", "q=9"), "no input has a dim ['q']"),
+        (("--random", "--dim", "q=9", *SIZES), "no input has a dim q"),
         (("--npz", "none.npz"), "no such file"),
         (("--input", "x=none.npy"), "no such file"),
         (("-o", "none/out.npz"), "no such folder"),

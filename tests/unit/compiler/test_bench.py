@@ -11,12 +11,13 @@ from onnx import helper
 
 from tilewright.compiler.bench import BenchOptions, BenchReport, Comparison, bench, compare
 from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
+from tilewright.compiler.bench.model_precision import model_precision
 from tilewright.compiler.bench.outputs import errors_of, relative_error
 from tilewright.compiler.bench.peers import OPENERS, openvino
 from tilewright.compiler.bench.peers import torch as torch_peer
 from tilewright.compiler.bench.peers.opened import EXACT
 from tilewright.compiler.bench.results import BEST, Round, canaries_of, kept_samples_us
-from tilewright.compiler.feeds import Arrays
+from tilewright.compiler.feeds import Arrays, InputSpec
 from tilewright.core.errors import BadOption, UserError, VerificationFailed
 
 INF, NAN = float("inf"), float("nan")
@@ -200,12 +201,13 @@ def refusing(who: set[str]) -> type[Contender]:
 
     class Refusing(FakeContender):
         version = settings = ""
-        precision, setup_s, specs = EXACT, 0.0, []
+        precision, setup_s = EXACT, 0.0
 
         def __init__(self, name: str, _model: Path, _threads: int, _precision: str) -> None:
             if name in who:
                 raise CannotRun(f"{name}: no such operator")
             self.name = name
+            self.specs = [InputSpec.of("x", "float32", ("n", 3))]
 
         def check(self, feeds: Path, outputs: Path) -> None:
             del feeds
@@ -292,6 +294,35 @@ def test_outputs_that_differ_stop_the_comparison() -> None:
     assert "nothing was timed" in str(caught.value)
 
 
+def test_outputs_of_random_inputs_that_differ_point_to_real_ones() -> None:
+    outputs = {"a": {"y": np.array([1.0])}, "b": {"y": np.array([2.0])}}
+    with pytest.raises(VerificationFailed, match="--npz"):
+        errors_of(outputs, tolerance=1e-4, must="b", hint=compare.RANDOM)
+    _, wrong = errors_of({**outputs, "c": outputs["a"]}, 1e-4, must="c", hint=compare.RANDOM)
+    assert "--npz" in wrong["b"]
+
+
+def test_inputs_of_another_model_are_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    monkeypatch.setattr(compare, "Contender", refusing(set()))
+    options = BenchOptions(peers=("openvino",), rounds=1)
+    with pytest.raises(BadOption, match="x missing; z of no input") as caught:
+        bench(model, options, feeds={"z": X})
+    assert "an .npz with x" in str(caught.value)
+
+
+def test_a_quantised_model_is_called_so(model: Path, tmp_path: Path) -> None:
+    assert model_precision(model) == EXACT
+    text = """
+        <ir_version: 10, opset_import: ["" : 21]>
+        agraph (float[n] x) => (float[n] y) <float s = {0.5}> {
+          q = QuantizeLinear(x, s)
+          y = DequantizeLinear(q, s)
+        }
+    """
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "q.onnx")
+    assert model_precision(tmp_path / "q.onnx") == "int8"
+
+
 def test_a_peer_whose_outputs_differ_is_left_out_and_named() -> None:
     outputs = {"a": {"y": np.array([1.0])}, "b": {"y": np.array([3.0])}}
     _, wrong = errors_of({**outputs, "ours": outputs["a"]}, tolerance=1e-4, must="ours")
@@ -327,6 +358,13 @@ def test_rounds_of_a_slow_machine_do_not_count() -> None:
     found = canaries_of(rounds, 2)
     assert (found.num_kept, found.num_discarded, found.best_flops) == (2, 2, 100.0)
     assert found.share == [1.0, 0.89, 0.92, 0.5]
+
+
+def test_a_machine_that_is_slow_all_the_time_is_noticed() -> None:
+    rounds = [_round(80.0, 1.0), _round(79.0, 1.0)]
+    assert canaries_of(rounds, 2, 100.0).is_slow
+    assert not canaries_of(rounds, 2, 85.0).is_slow
+    assert not canaries_of(rounds, 2).is_slow  # nobody knows
 
 
 class FakeContender(Contender):

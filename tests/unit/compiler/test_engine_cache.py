@@ -151,6 +151,20 @@ def test_a_damaged_entry_is_built_again(model: Path, tmp_path: Path, keep: float
     assert entry.read_bytes() == data
 
 
+def test_an_entry_under_the_name_of_another_is_none(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    engine = tw.compile(model, threads=1, cache=folder)
+    (entry,) = (folder / "engines").iterdir()
+    data = entry.read_bytes()
+    cache = EngineCache(folder / "engines")
+    cache.keep("other", engine._parts)
+    entry.write_bytes((folder / "engines" / "other.tw").read_bytes())
+    assert not is_taken(tw.compile(model, threads=1, cache=folder))
+    assert entry.read_bytes() == data
+    engine.save(entry)  # a whole engine that no cache wrote
+    assert not is_taken(tw.compile(model, threads=1, cache=folder))
+
+
 def test_what_was_used_least_recently_goes_first(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,14 +115,32 @@ def test_two_columns_of_an_image_are_folded(size: int, strides: list[int], pads:
         np.testing.assert_allclose(after[name], before[name], rtol=2e-3, atol=2e-3)
 
 
+def _read_twice() -> onnx.ModelProto:
+    model = _image(3, [2, 2], [1, 1, 1, 1])
+    (conv,) = (one for one in model.graph.node if one.op_type == "Conv")
+    other = node("Conv", conv.input, ["c2"], name="other", pads=[0] * 4, strides=[2, 2])
+    model.graph.node.insert(1, other)
+    model.graph.output.append(tensor_info("c2", (2, 16, 8, 10)))
+    return model
+
+
 @pytest.mark.parametrize(
-    "model",
-    [_image(3, [2, 1], [1, 1, 1, 1]), _image(3, [2, 2], [1, 1, 1, 1], channels=5)],
+    ("model", "reason"),
+    [
+        (_image(3, [2, 1], [1, 1, 1, 1]), "windows do not move by whole rows and by two columns"),
+        (_read_twice(), "2 kernels read it"),
+        (_image(3, [2, 2], [1, 1, 1, 1], channels=5), None),
+    ],
 )
-def test_images_whose_columns_cannot_be_folded_stay(model: onnx.ModelProto) -> None:
+def test_images_whose_columns_cannot_be_folded_stay(
+    model: onnx.ModelProto, reason: str | None
+) -> None:
     builder, draft, build = _narrow(model)
+    before = len(build.log.entries)
     fold_columns_program(draft, builder.constants, build.log)
     assert not any("folded" in b.name for k in kernels_of(draft) for b in k.inputs)
+    told = [why for one in build.log.entries[before:] for _, why in one.rejected]
+    assert told == ([] if reason is None else [reason])
 
 
 def _attention(width: int = 32, *, shared: bool = False, guarded: bool = True) -> onnx.ModelProto:

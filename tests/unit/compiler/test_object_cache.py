@@ -225,3 +225,29 @@ def test_processes_share_a_folder(tmp_path: Path) -> None:
     assert len(sizes) == 1
     assert len(list(tmp_path.glob("*.o"))) == 20
     assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_what_was_used_least_recently_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = _texts(4)
+    first, second, third, fourth = texts
+    cache = ObjectCache(tmp_path)
+    cache.compile_all({key: texts[key] for key in (first, second, third)}, TARGET, None)
+    for number, key in enumerate((first, second, third)):
+        os.utime(tmp_path / f"{key}.o", (number, number))
+    cache.compile_all({first: texts[first]}, TARGET, None)  # and so was used last
+    most = sum((tmp_path / f"{key}.o").stat().st_size for key in (first, second, third))
+    monkeypatch.setenv("TILEWRIGHT_CACHE_GIB", str((most + 100) / 2**30))
+    cache.compile_all({fourth: texts[fourth]}, TARGET, None)
+    assert {path.stem for path in tmp_path.glob("*.o")} == {first, third, fourth}
+    assert cache.notes == []
+
+
+@pytest.mark.parametrize("size", ["much", "-1", "0", "nan"])
+def test_a_limit_that_is_none_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_GIB", size)
+    with pytest.raises(CacheError, match="is no size of a cache"):
+        ObjectCache(tmp_path).compile_all(_texts(1), TARGET, None)

@@ -59,9 +59,9 @@ def test_operators_with_a_kernel_or_a_host_step_are_not_expanded() -> None:
 
 
 def test_ranges_of_dims_that_the_model_lacks_are_refused() -> None:
-    with pytest.raises(BadOption, match=r"unknown dims \['btch'\]") as error:
+    with pytest.raises(BadOption, match="unknown dims btch") as error:
         compiled(network(), dims={"btch": (1, 8)})
-    assert "['batch', 'height']" in str(error.value)
+    assert "batch, height" in str(error.value)
 
 
 def test_drivers_differ_by_processor_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -64,8 +66,8 @@ def test_metadata_of_the_model_are_kept() -> None:
 @pytest.mark.parametrize(
     ("feeds", "expected"),
     [
-        ({}, r"expected inputs \['x'\], given \[\]; missing \['x'\]"),
-        ({"z": normal(1)}, r"expected inputs \['x'\], given \['z'\]; missing.*unknown \['z'\]"),
+        ({}, "expected inputs x, given none; missing x"),
+        ({"z": normal(1)}, "expected inputs x, given z; missing x; unknown z"),
         ({"x": normal(1, 3, 4)}, r"x: expected rank 4 .*given rank 3 \[1, 3, 4\]"),
         ({"x": normal(1, 2, 6, 8)}, r"x: axis 1 is 2, expected 3.*given \[1, 2, 6, 8\]"),
         ({"x": normal(1, 3, 6, 8).astype(np.float64)}, "x: expected float32, given float64"),
@@ -114,9 +116,9 @@ def test_inputs_are_not_written(engine: tw.Engine) -> None:
 
 
 def test_dims_that_the_model_does_not_have_are_refused() -> None:
-    with pytest.raises(BadOption, match=r"unknown dims \['width'\]") as caught:
+    with pytest.raises(BadOption, match="unknown dims width") as caught:
         compiled(network(), dims={"width": (1, 2)})
-    assert "'batch', 'height'" in str(caught.value)
+    assert "batch, height" in str(caught.value)
 
 
 def test_an_index_outside_of_its_tensor_names_the_node() -> None:
@@ -327,3 +329,10 @@ def _ways_to_run(engine: tw.Engine, file: Path) -> list[Callable[[], object]]:
         lambda: tw.load(file),
         lambda: tw.load(file, inspect=True).run(feeds_of()),
     ]
+
+
+def test_an_engine_that_is_pickled_says_what_to_do(engine: tw.Engine) -> None:
+    for attempt in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(BadOption, match="cannot be pickled or copied") as caught:
+            attempt(engine)
+        assert "engine.save(path)" in str(caught.value)

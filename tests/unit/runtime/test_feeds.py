@@ -65,8 +65,8 @@ def test_expressions_are_checked_once_their_symbols_are_known() -> None:
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
-        ({}, r"expected inputs \['x'\], given \[\]; missing \['x'\]"),
-        ({"x": X, "z": X}, r"unknown \['z'\]"),
+        ({}, "expected inputs x, given none; missing x"),
+        ({"x": X, "z": X}, "unknown z"),
         ({"x": np.zeros(3, np.float32)}, r"x: expected rank 2 \[b, n\], given rank 1 \[3\]"),
         ({"x": X.astype(np.float64)}, "x: expected float32, given float64"),
         ({"x": X.astype(complex)}, "x: expected float32, given complex128"),
@@ -205,7 +205,7 @@ def test_subclasses_become_plain_arrays() -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(ShapeMismatch, match=r"given \['x'\] in the mapping and as keywords"):
+    with pytest.raises(ShapeMismatch, match="given x in the mapping and as keywords"):
         by_name({"x": X}, {"x": X}, (spec(),))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tilewright.compiler.bench.contender import Canary, CannotRun, Contender
 from tilewright.compiler.bench.machine import describe_commit, describe_device
+from tilewright.compiler.bench.model_precision import model_precision
 from tilewright.compiler.bench.options import BenchOptions, check_options
 from tilewright.compiler.bench.outputs import errors_of
 from tilewright.compiler.bench.peers import OURS
@@ -34,9 +35,11 @@ from tilewright.compiler.bench.results import (
 from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
 from tilewright.core.errors import BadOption, CacheError, UserError
 from tilewright.core.npz import save_npz
-from tilewright.core.plural import plural
+from tilewright.core.plural import listed, plural
+from tilewright.hw.roofs import load_all_measured
 
 SETTLE_S = 0.02  # before a batch: the other contenders' threads stop spinning meanwhile
+RANDOM = "random inputs may be none that the model is for: give real ones with --npz"
 _MOST_ROUNDS = 2  # times those asked for, where many are thrown away
 Progress = Callable[[str], None]
 
@@ -94,10 +97,13 @@ def bench(
                     stack.enter_context(Contender(name, model, options.threads, options.precision))
                 )
         _require_precision(contenders, options.precision)
+        is_random = not feeds and not _has_inputs_beside(model, sizes)
         feeds = feeds or _default_feeds(model, contenders[-1].specs, sizes or {}, say)
+        _check_names(feeds, contenders)
         outputs = _outputs_of(contenders, feeds, left_out, say)
         contenders = [one for one in contenders if one.name in outputs]
-        errors, wrong = errors_of(outputs, options.allowed, must=OURS)
+        hint = RANDOM if is_random else None
+        errors, wrong = errors_of(outputs, options.allowed, must=OURS, hint=hint)
         for name, message in wrong.items():
             left_out[name] = CannotRun(message)
             say(f"left out: {message}")
@@ -106,7 +112,8 @@ def bench(
             raise next(iter(left_out.values()))
         canary = stack.enter_context(Canary(options.threads))
         rounds = take_turns(contenders, canary, options, say)
-    timings = [_timing(one, rounds, errors[one.name]) for one in contenders]
+    kind = model_precision(model)
+    timings = [_timing(one, rounds, errors[one.name], kind) for one in contenders]
     ours = timings[-1]
     return Comparison(
         model=model.name,
@@ -117,7 +124,7 @@ def bench(
         timings=timings,
         ratio_min={t.contender: t.min_us / ours.min_us for t in timings[:-1]},
         ratio_median={t.contender: t.median_us / ours.median_us for t in timings[:-1]},
-        canaries=canaries_of(rounds, options.rounds),
+        canaries=canaries_of(rounds, options.rounds, _roof_flops(options.threads)),
         left_out={name: error.message for name, error in left_out.items()},
     )
 
@@ -175,11 +182,41 @@ def _default_feeds(
     progress: Progress,
 ) -> Arrays:
     beside = model.with_suffix(".npz")
-    if beside.is_file() and not sizes:
+    if _has_inputs_beside(model, sizes):
         progress(f"{model.name}: inputs from {beside.name}")
         return load_npz(beside)
     progress(f"{model.name}: random inputs")
     return random_feeds(specs, sizes)
+
+
+def _has_inputs_beside(model: Path, sizes: Mapping[str, int] | None) -> bool:
+    return not sizes and model.with_suffix(".npz").is_file()
+
+
+def _check_names(feeds: Arrays, contenders: Sequence[Contender]) -> None:
+    """Sees that the inputs are those of the model.
+
+    Raises:
+        BadOption: one is missing, or is of no input.
+    """
+    known = {spec.name for one in contenders for spec in one.specs}
+    missing = [spec.name for spec in contenders[-1].specs if spec.name not in feeds]
+    strange = [name for name in feeds if name not in known]
+    if missing or strange:
+        parts = [f"{listed(missing)} missing"] * bool(missing)
+        parts += [f"{listed(strange)} of no input"] * bool(strange)
+        raise BadOption(
+            f"the inputs given are not those of the model: {'; '.join(parts)}",
+            remedy=f"give an .npz with {listed(spec.name for spec in contenders[-1].specs)}",
+        )
+
+
+def _roof_flops(threads: int) -> float | None:
+    """What multiply-adds of float32 reached when this machine's roofs were measured."""
+    for roofs in load_all_measured():
+        if roofs.threads == threads:
+            return roofs.peaks_flops.get("float32")
+    return None
 
 
 def _outputs_of(
@@ -203,12 +240,12 @@ def _outputs_of(
     return outputs
 
 
-def _timing(contender: Contender, rounds: Sequence[Round], error: float) -> Timing:
+def _timing(contender: Contender, rounds: Sequence[Round], error: float, kind: str) -> Timing:
     samples_us = kept_samples_us(rounds, contender.name)
     return Timing(
         contender=contender.name,
         version=contender.version,
-        precision=contender.precision,
+        precision=kind if contender.precision == EXACT else contender.precision,
         settings=contender.settings,
         setup_s=contender.setup_s,
         num_runs=len(samples_us),

@@ -13,6 +13,7 @@ from tilewright.compiler.bench.peers import OURS, PEERS
 from tilewright.compiler.bench.peers.opened import EXACT, PRECISIONS
 from tilewright.core.check_option import one_of
 from tilewright.core.errors import BadOption
+from tilewright.core.plural import listed
 
 MAX_ROUNDS = 1000
 TOLERANCES = {EXACT: 1e-4, "bf16": 6e-2}
@@ -67,9 +68,9 @@ def check_options(options: BenchOptions) -> None:
 
 
 def _check_peers(peers: Sequence[str]) -> None:
-    remedy = f"choose from {list(PEERS)}"
+    remedy = f"choose from {listed(PEERS)}"
     if unknown := sorted(set(peers) - set(PEERS)):
-        message = f"unknown peers {unknown}"
+        message = f"unknown peers {listed(unknown)}"
         if OURS in unknown:
             message += f" ({OURS} takes part anyway)"
         raise BadOption(message, remedy=remedy)

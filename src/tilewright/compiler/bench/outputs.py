@@ -9,7 +9,7 @@ from tilewright.core.errors import VerificationFailed
 
 
 def errors_of(
-    outputs: dict[str, Arrays], tolerance: float, *, must: str
+    outputs: dict[str, Arrays], tolerance: float, *, must: str, hint: str | None = None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns each contender's greatest difference from the first, and what is wrong with some.
 
@@ -17,6 +17,7 @@ def errors_of(
         outputs: arrays by name, by contender.
         tolerance: relative to the greatest magnitude of each output.
         must: the contender that must not differ by more; others are left out then.
+        hint: what else may be why, with a remedy.
 
     Raises:
         VerificationFailed: it differs by more.
@@ -26,13 +27,14 @@ def errors_of(
     wrong = {name: error for name, error in errors.items() if not error <= tolerance}
     if must in wrong:
         listed = ", ".join(f"{name} by {error:.1e}" for name, error in wrong.items())
+        more = f"; {hint}" if hint else ""
         raise VerificationFailed(
             f"outputs differ from {first}'s: {listed}; {tolerance:.1e} is allowed",
-            remedy="nothing was timed; if the difference is expected, raise --tolerance",
+            remedy=f"nothing was timed; if the difference is expected, raise --tolerance{more}",
         )
     return errors, {
         name: f"{name}: its outputs differ from {first}'s by {error:.1e}; "
-        f"{tolerance:.1e} is allowed (--tolerance)"
+        f"{tolerance:.1e} is allowed (--tolerance)" + (f"; {hint}" if hint else "")
         for name, error in wrong.items()
     }
 

@@ -58,6 +58,7 @@ class Canaries:
         share: of each round, relative to the best.
         num_kept, num_discarded: rounds that count, and that were too slow to count.
         num_asked: rounds that should have counted.
+        roof_flops: what this machine reached when its roofs were measured; None: they never were.
     """
 
     best_flops: float
@@ -65,6 +66,12 @@ class Canaries:
     num_kept: int
     num_discarded: int
     num_asked: int
+    roof_flops: float | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether even the best round was far from the roof: something slowed down all of them."""
+        return self.roof_flops is not None and SLOWEST_CANARY * self.best_flops < self.roof_flops
 
     @property
     def are_few(self) -> bool:
@@ -129,7 +136,9 @@ def is_kept(one: Round, rounds: Sequence[Round]) -> bool:
     return best <= SLOWEST_CANARY * one.canary_flops
 
 
-def canaries_of(rounds: Sequence[Round], num_asked: int) -> Canaries:
+def canaries_of(
+    rounds: Sequence[Round], num_asked: int, roof_flops: float | None = None
+) -> Canaries:
     """Summary of the rounds' canaries, of which so many should count."""
     best = max(one.canary_flops for one in rounds)
     num_kept = sum(is_kept(one, rounds) for one in rounds)
@@ -139,6 +148,7 @@ def canaries_of(rounds: Sequence[Round], num_asked: int) -> Canaries:
         num_kept=num_kept,
         num_discarded=len(rounds) - num_kept,
         num_asked=num_asked,
+        roof_flops=roof_flops,
     )
 
 

@@ -18,19 +18,27 @@ _ROUNDS = 3
 
 
 def explain_in_turns(
-    before: Callable[[], Explanation], after: Callable[[], Explanation]
+    before: Callable[[], Explanation],
+    after: Callable[[], Explanation],
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Explanation, Explanation]:
     """Explains two engines several times in turns, as their times are to be compared.
+
+    Args:
+        before, after: explain an engine.
+        progress: called with explanations so far, and all of them; ``before`` has the even numbers.
 
     Returns:
         Of each the explanation with the fastest run: other programs only make things slower.
     """
-    pairs = [(before(), after())]
-    if pairs[0][0].end_to_end_us is not None and pairs[0][1].end_to_end_us is not None:
-        pairs += [(before(), after()) for _ in range(_ROUNDS - 1)]
-    old, new = (
-        min(side, key=lambda e: e.end_to_end_us or 0.0) for side in zip(*pairs, strict=True)
-    )
+    sides: tuple[list[Explanation], list[Explanation]] = ([], [])
+    for done in range(2 * _ROUNDS):
+        if progress is not None:
+            progress(done, 2 * _ROUNDS)
+        sides[done % 2].append((before, after)[done % 2]())
+        if done == 1 and any(side[0].end_to_end_us is None for side in sides):
+            break  # nothing was timed
+    old, new = (min(side, key=lambda e: e.end_to_end_us or 0.0) for side in sides)
     return old, new
 
 

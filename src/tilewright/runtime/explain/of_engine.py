@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.core import check_option as check
 from tilewright.core.errors import BadOption, BadTarget, OutOfRange, ShapeMismatch
+from tilewright.core.plural import listed
 from tilewright.hw.lookup import find_board
 from tilewright.report.explanation import Explanation
 from tilewright.report.profile import Profile
@@ -117,7 +118,9 @@ def settled_sizes(
     needed = unknown_sizes(subject.program, {})
     unknown = sorted(set(sizes) - set(needed))
     if unknown:
-        raise BadOption(f"no input has a dim {unknown}", remedy=f"the dims are {needed}")
+        raise BadOption(
+            f"no input has a dim {listed(unknown)}", remedy=f"the dims are {listed(needed)}"
+        )
     assumed = assumed_sizes(subject.program.inputs, ranges)
     return {**assumed, **sizes}, sorted(set(assumed) - set(sizes))
 
