@@ -65,12 +65,14 @@ class Evaluator(Positions):
         args: Value,
         schedule: Schedule,
         ahead: Mapping[int, int] | None = None,
+        lines: Mapping[int, range] | None = None,
     ) -> None:
         super().__init__(builder, nest, layout, args)
         self.reduce_lanes = schedule.reduce_lanes
         self.depth = schedule.depth
         self.slant = schedule.slant
         self.ahead = ahead or {}
+        self.lines = lines or {}
         self.kept = Kept(self)
         self.reducer = Reducer(self)
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
@@ -311,9 +313,17 @@ class Evaluator(Positions):
 
     def ask_ahead(self, expr: Load, variant: Variant) -> None:
         """Asks for what lies behind a load, by the distance known for it."""
+        self._ask(expr, variant, self.ahead[id(expr)], locality=2)
+
+    def ask_lines(self, expr: Load, variant: Variant) -> None:
+        """Asks for the lines of the next tile that are known for a load."""
+        for distance in self.lines[id(expr)]:
+            self._ask(expr, variant, distance, locality=3)
+
+    def _ask(self, expr: Load, variant: Variant, distance: int, locality: int) -> None:
         where, _ = self.place(self.nest.loads[id(expr)], id(expr), variant)
         address = self.b.gep(self.pointer(expr.buffer), where, expr.dtype.storage_bytes)
-        self.b.prefetch(self.b.gep(address, self.ahead[id(expr)]), locality=2)
+        self.b.prefetch(self.b.gep(address, distance), locality=locality)
 
     # --- choice ----------------------------------------------------------------------------------
 

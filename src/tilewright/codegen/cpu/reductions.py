@@ -157,6 +157,16 @@ class Reducer:
                         asked.add(key)
                         ev.ask_ahead(node, one)
 
+    def _ask_lines(self, body: Expr, inner: Axis, variants: Sequence[Variant]) -> None:
+        """Asks for what the next tile reads where the steps along an axis are about to be taken."""
+        ev = self.ev
+        for node in walk(body) if ev.lines else ():
+            if isinstance(node, Load) and id(node) in ev.lines:
+                with ev.scope():
+                    ev.frame.position[inner.name] = index(0)
+                    ev.ask_lines(node, (0,) * len(variants[0]))
+                    del ev.frame.position[inner.name]
+
     def key(self, expr: Expr, variant: Variant) -> tuple[object, ...]:
         return (id(expr), *self.ev.project(self.ev.nest.depends(expr), variant))
 
@@ -222,6 +232,8 @@ class Reducer:
             self.ev.frame.position[axis.name] = counter
             if rest:
                 self.ev.hoist([expr], variants)
+            if len(rest) == 1:
+                self._ask_lines(expr, rest[0], variants)
             self.loops(rest, body, expr, variants, depth)
             del self.ev.frame.position[axis.name]
 

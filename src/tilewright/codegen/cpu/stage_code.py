@@ -16,7 +16,7 @@ from tilewright.codegen.cpu.evaluate import Evaluator
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import store_element
-from tilewright.codegen.cpu.prefetch import asked_ahead
+from tilewright.codegen.cpu.prefetch import asked_ahead, lines_ahead
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Kernel, Store
 from tilewright.kernel.nest import Nest, evaluated
@@ -56,6 +56,7 @@ class StageWriter:
             builder.params["args"],
             schedule,
             asked_ahead(nest, schedule, self.digits()),
+            lines_ahead(nest, schedule, builder.target),
         )
         self.totals = [total_parts(store.value, shapes, extents) for store in nest.stage.stores]
         self.roots = [root for store in nest.stage.stores for root in evaluated(store)]

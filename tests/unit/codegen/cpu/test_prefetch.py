@@ -1,4 +1,4 @@
-"""Weights of the next panel are asked for where few tiles use one, and nowhere else."""
+"""Weights of the next panel, and pixels of the next tile, are asked for where that helps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from tilewright.codegen.cpu.generate import generate
+from tilewright.codegen.cpu.prefetch import lines_ahead
+from tilewright.codegen.cpu.tactics import choose
 from tilewright.codegen.cpu.target import host_target, named_target
 from tilewright.core.dtypes import INT8, INT32, UINT8
 from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Axis, Buffer, Kernel, reduce_axes
+from tilewright.kernel.nest import prepare
 from unit.codegen.cpu.kernels import N, buffer, pure
 from unit.codegen.cpu.native import run_native
 
@@ -110,4 +113,49 @@ def test_values_are_the_same() -> None:
     assert "llvm.prefetch" in generate(kernel, host_target()).text or not host_target().has_fma
     want = interpret(kernel, feeds, {})["out"]
     got = run_native(kernel, feeds, {})["out"]
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def pointwise(size: Dim | int, blocks: int = 8) -> Kernel:
+    """A 1x1 convolution of an image in blocks of 8 channels."""
+    c, k = Axis("c", Dim.of(blocks)), Axis("k", Dim.of(8))
+    x, w = buffer("x", blocks, size, 96, 8), buffer("w", 4, blocks, 8, 8)
+    return pure(
+        buffer("out", 4, size, 96, 8),
+        (x, w),
+        lambda o, h, v, i: reduce_axes(
+            "sum", (c, k), x[c.var, h, v, k.var] * w[o, c.var, k.var, i]
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target", "lines"),
+    [
+        (pointwise(96), "haswell", [192, 256, 320]),  # 6 pixels of 32 bytes behind these 6
+        (pointwise(96), "znver4", []),
+        (pointwise(32), "haswell", []),  # the image stays in the second cache
+        (pointwise(N), "haswell", [192, 256, 320]),
+        (product(40, 128, 4), "haswell", []),  # rows lie apart
+    ],
+)
+def test_lines_of_the_next_tile_of_pixels(kernel: Kernel, target: str, lines: list[int]) -> None:
+    found = named_target(target)
+    nest = prepare(kernel, kernel.stages[0])
+    ahead = lines_ahead(nest, choose(nest, found)[0], found)
+    assert [list(one) for one in ahead.values()] == ([lines] if lines else [])
+    text = generate(kernel, found).text
+    assert text.count("call void @llvm.prefetch") % max(1, len(lines)) == 0
+    assert ("llvm.prefetch" in text) == bool(lines)
+
+
+def test_asking_for_lines_beyond_an_image_does_no_harm() -> None:
+    kernel = pointwise(51)
+    rng = np.random.default_rng(5)
+    feeds = {
+        b.name: rng.standard_normal([d.const for d in b.shape]).astype(np.float32)
+        for b in kernel.inputs
+    }
+    want = interpret(kernel, feeds, {})["out"]
+    got = run_native(kernel, feeds, target=named_target("haswell"), parts=3)["out"]
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
