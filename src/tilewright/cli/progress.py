@@ -1,12 +1,15 @@
 """Shows the stages of a build on stderr while it runs.
 
 Guarantees: on a terminal a bar, which vanishes at the end; elsewhere a line for each stage, and one
-every ten seconds of tuning, with the time that is left; nothing with ``--quiet`` and ``--json``.
+every ten seconds of a long one, with the time that is left; nothing with ``--quiet`` and
+``--json``.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from tilewright.cli import console
@@ -29,7 +32,7 @@ STAGES = (
 )
 
 
-# Its counts are seconds; it is no part of every build.
+# Where a build tunes, its counts are seconds.
 TUNING = "tune"
 _TELL_S = 10
 
@@ -46,16 +49,43 @@ def stages(title: str, *, quiet: bool = False) -> Iterator[Report | None]:
         yield _lines(title)
 
 
+@dataclass(slots=True)
+class _Pace:
+    """How fast a stage goes: since when, and from which count on."""
+
+    stage: str = ""
+    start_s: float = 0.0
+    first: int = 0
+    last: int = 0
+
+    def left(self, stage: str, done: int, total: int) -> str:
+        """What is left of it, as text; empty where nobody knows yet."""
+        if stage == TUNING and total:
+            return f"{max(0, total - done)} s left"
+        if stage != self.stage or done < self.last:  # it may begin again
+            self.stage, self.start_s, self.first = stage, perf_counter(), done
+        self.last = done
+        taken_s = perf_counter() - self.start_s
+        if not total or done <= self.first or taken_s < _TELL_S:
+            return ""
+        left_s = taken_s / (done - self.first) * (total - done)
+        return f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left"
+
+
 def _lines(title: str) -> Report:
-    shown: set[tuple[str, int]] = set()
+    shown: set[str] = set()
+    pace, told_s = _Pace(), 0.0
 
     def report(stage: str, done: int, total: int) -> None:
-        key = (stage, done // _TELL_S if stage == TUNING and total else 0)
-        if key not in shown:
-            shown.add(key)
-            left = f", {_left(done, total)}" if stage == TUNING and total else ""
-            console.log(f"{title}: {_numbered(stage)}{left}")
-            sys.stderr.flush()
+        nonlocal told_s
+        left, now_s = pace.left(stage, done, total), perf_counter()
+        if stage in shown and not (left and now_s >= told_s + _TELL_S):
+            return
+        shown.add(stage)
+        told_s = now_s
+        count = f", {done} of {total}" if left and stage != TUNING else ""
+        console.log(f"{title}: {_numbered(stage)}{count}{f', {left}' if left else ''}")
+        sys.stderr.flush()
 
     return report
 
@@ -74,11 +104,12 @@ def _bar(title: str) -> Iterator[Report]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task: TaskID = bar.add_task(title, total=None, count="")
+        pace = _Pace()
 
         def report(stage: str, done: int, total: int) -> None:
-            count = f"{done}/{total}" if total else ""
-            if stage == TUNING and total:
-                count = _left(done, total)
+            left, count = pace.left(stage, done, total), f"{done}/{total}" if total else ""
+            if left:
+                count = left if stage == TUNING else f"{count}, {left}"
             bar.update(
                 task,
                 description=f"{title}: {_numbered(stage)}",
@@ -88,10 +119,6 @@ def _bar(title: str) -> Iterator[Report]:
             )
 
         yield report
-
-
-def _left(done_s: int, total_s: int) -> str:
-    return f"{max(0, total_s - done_s)} s left"
 
 
 def _numbered(stage: str) -> str:

@@ -59,7 +59,7 @@ def tune_engine(
 
         def report_progress(done: int, total: int) -> None:
             if progress is not None:
-                progress("tune", done, total)
+                progress("time candidates", done, total)
 
         tuned, report = tune_on_gpu(opened, feeds, store, report_progress)
     tuned.save(target)

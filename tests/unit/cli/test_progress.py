@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tilewright.cli import console
+from tilewright.cli import console, progress
 from tilewright.cli.progress import STAGES, stages
 from unit.compiler.models import compiled, network
 
@@ -36,12 +36,31 @@ def test_tuning_tells_a_pipe_every_ten_seconds_what_is_left(
     monkeypatch.setattr(sys, "stderr", file)
     with stages("net.onnx") as report:
         assert report is not None
-        for seconds in (3, 4, 12, 13, 25):
+        for seconds in (3, 4, 13, 14, 25):
+            monkeypatch.setattr(progress, "perf_counter", lambda now=seconds: float(now))
             report("tune", seconds, 20)
     assert file.getvalue().splitlines() == [
         "net.onnx: tune, 17 s left",
-        "net.onnx: tune, 8 s left",
+        "net.onnx: tune, 7 s left",
         "net.onnx: tune, 0 s left",
+    ]
+
+
+def test_a_long_stage_tells_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with stages("net.onnx") as report:
+        assert report is not None
+        calls = [(0, 0), (5, 1), (20, 4), (25, 5), (100, 20), (500, 100), (520, 0), (540, 2)]
+        for now, done in calls:
+            monkeypatch.setattr(progress, "perf_counter", lambda now=now: float(now))
+            report("moves", done, 118)
+    assert file.getvalue().splitlines() == [
+        "net.onnx: moves",
+        "net.onnx: moves, 4 of 118, about 10 min left",
+        "net.onnx: moves, 20 of 118, about 8 min left",
+        "net.onnx: moves, 100 of 118, about 90 s left",
+        "net.onnx: moves, 2 of 118, about 19 min left",
     ]
 
 
