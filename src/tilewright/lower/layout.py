@@ -56,6 +56,7 @@ from tilewright.lower.reindex import Refusal
 from tilewright.lower.row_bands import in_row_bands
 from tilewright.lower.skipped_pixels import pixels_side_by_side
 from tilewright.lower.strassen import Room, apply_strassen
+from tilewright.lower.whole_windows import over_positions
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
 
@@ -183,7 +184,8 @@ def _choose_algorithms(
     log: DecisionLog,
     disabled: Collection[str],
 ) -> tuple[list[Item], dict[str, Array], _Chosen]:
-    """Phases for divided axes, Winograd for 3x3 convolutions, Strassen for matrix products.
+    """Phases for divided axes, Winograd for 3x3 convolutions, no taps in the padding of whole
+    windows, Strassen for matrix products.
 
     Returns:
         The items, the constants that they read, and what their values are.
@@ -200,6 +202,8 @@ def _choose_algorithms(
         arrays: dict[str, Array] = {}
         if "winograd" not in disabled:
             kernels, arrays = apply_winograd(kernels, constants, log, keep)
+        if "layout" not in disabled and len(kernels) == 1:
+            kernels = [over_positions(kernels[0], log)]
         if "strassen" not in disabled and len(kernels) == 1:
             kernels, arrays = apply_strassen(kernels[0], constants, log, room)
         result.extend(kernels)
