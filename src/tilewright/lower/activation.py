@@ -115,7 +115,8 @@ _PLAIN: dict[str, Callable[[Expr], Expr]] = {
     "Softplus": softplus,
     "Softsign": lambda x: x / (1.0 + call("abs", x)),
     "Mish": lambda x: x * call("tanh", softplus(x)),
-    "HardSwish": lambda x: x * (x * (1.0 / 6.0) + 0.5).max(0.0).min(1.0),
+    # (A product with a choice of 1 becomes a comparison and a choice of products.)
+    "HardSwish": lambda x: x * (x * (1.0 / 6.0) + 0.5).min(1.0).max(0.0),
 }
 
 

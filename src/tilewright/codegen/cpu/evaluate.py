@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.codegen.cpu.additions import Line, clamped_lines
 from tilewright.codegen.cpu.byte_sums import sum_of_bytes
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
@@ -75,6 +76,7 @@ class Evaluator(Positions):
         self.lines = lines or {}
         self.kept = Kept(self)
         self.reducer = Reducer(self)
+        self._lines = clamped_lines(nest) if builder.target.has_fma else {}
         self._changing = _reading({store.buffer for store in nest.stage.stores}, nest.stage)
 
     def is_vector(self, expr: Expr) -> bool:
@@ -152,9 +154,11 @@ class Evaluator(Positions):
                     return self._select(expr, variant)
                 if expr.op == "checked_index":
                     return self._checked(expr, variant)
-                seeded = self.reducer.seeded(expr, variant)
-                if seeded is not None:
-                    return seeded
+                begun = self.reducer.begun(expr, variant)
+                if begun is not None:
+                    return begun
+                if id(expr) in self._lines:
+                    return self._line(self._lines[id(expr)], variant)
                 args = [self.value(arg, variant) for arg in expr.args]
                 if expr.op == "blend":
                     return self._blend(*args)
@@ -162,6 +166,14 @@ class Evaluator(Positions):
                 spread = [self.b.splat(arg, lanes) for arg in args]
                 return emit_op(self.b, expr.op, spread, expr.args[0].dtype)
         raise InternalError(f"no code for {type(expr).__name__}")
+
+    def _line(self, line: Line, variant: Variant) -> Value:
+        place = self.value(line.place, variant)
+        slope, height = (
+            emit_constant(end.value, end.dtype, place.type.lanes)
+            for end in (line.slope, line.height)
+        )
+        return self.b.fma(place, slope, height)
 
     def _axis(self, axis: str, variant: Variant) -> Value:
         start = self.at(axis, variant)

@@ -11,10 +11,10 @@ Not here: other expressions (evaluate), lanes along reductions (along).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.codegen.cpu.additions import Begun, begun_sums
 from tilewright.codegen.cpu.along import Along
 from tilewright.codegen.cpu.convert import emit_constant, register_type
 from tilewright.codegen.cpu.dots import Dot, accumulate, dot_of
@@ -24,10 +24,8 @@ from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.codegen.cpu.taps import Sums, Taps
 from tilewright.codegen.cpu.windows import slanted, window_step
-from tilewright.core.dtypes import INT32
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, products, walk
-from tilewright.kernel.nest import Nest
+from tilewright.kernel.ir import Axis, Expr, Load, Reduce, identity_of, products, walk
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.evaluate import Evaluator
@@ -43,23 +41,26 @@ class Reducer:
     def __init__(self, evaluator: Evaluator) -> None:
         self.ev = evaluator
         self.along = Along(self)
-        self.seeds = _seeds(evaluator.nest)
+        self.beginnings = begun_sums(evaluator.nest)
 
-    def seeded(self, total: Call, variant: Variant) -> Value | None:
-        """``sum + known``, where dot products may begin with what is known; None elsewhere."""
-        expr, seed = total.args[0], total.args[-1]
-        if id(total) not in self.seeds or not isinstance(expr, Reduce):
+    def begun(self, whole: Expr, variant: Variant) -> Value | None:
+        """``sum + known``, where the sum may begin with what is known; None elsewhere."""
+        found, ev = self.beginnings.get(id(whole)), self.ev
+        if found is None or ev.reads_stored(found.start):
             return None
-        if not self.ev.is_vector(expr) or self._dot(expr) is None:
+        is_dot = ev.is_vector(found.total) and self._dot(found.total) is not None
+        if not (is_dot or found.total.dtype.is_float):
             return None
-        self.reduce(expr, variant, (total, seed))
-        return self.ev.recall(self.key(total, variant))
+        if ev.recall(self.key(found.total, variant)) is not None:
+            return None
+        self.reduce(found.total, variant, found)
+        return ev.recall(self.key(whole, variant))
 
-    def reduce(self, expr: Reduce, variant: Variant, seed: tuple[Expr, Expr] | None = None) -> None:
+    def reduce(self, expr: Reduce, variant: Variant, begun: Begun | None = None) -> None:
         """Computes a reduction for every variant that it distinguishes.
 
         Args:
-            seed: the sum with what it begins with, which is then what is remembered, and that.
+            begun: what the sum begins with; the value of both together is then what is remembered.
         """
         depends = self.ev.nest.depends(expr)
         vector = self.ev.is_vector(expr)
@@ -79,8 +80,9 @@ class Reducer:
         start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
         cells = [self.ev.b.alloca(kind) for _ in variants]
         for one, cell in zip(variants, cells, strict=True):
-            first = start if seed is None else self.ev.splat(self.ev.value(seed[1], one))
-            self.ev.b.store(first, cell)
+            if begun is not None:
+                start = self.ev.b.splat(self.ev.value(begun.start, one), lanes)
+            self.ev.b.store(start, cell)
         self.ev.hoist([expr.body], variants)
 
         def innermost() -> None:
@@ -109,8 +111,8 @@ class Reducer:
         else:
             self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
-            known = expr if seed is None else seed[0]
-            self.ev.remember(self.key(known, one), self.ev.b.load(kind, cell))
+            whole = expr if begun is None else begun.whole
+            self.ev.remember(self.key(whole, one), self.ev.b.load(kind, cell))
 
     def _point(
         self, expr: Reduce, variants: Sequence[Variant], cells: Sequence[Value], lanes: int
@@ -367,20 +369,6 @@ class Reducer:
                 return total
         value = self.ev.b.splat(self.ev.value(body, variant), lanes)
         return emit_op(self.ev.b, _COMBINE[expr.combiner], [total, value], expr.dtype)
-
-
-def _seeds(nest: Nest) -> set[int]:
-    """Ids of sums of an integer reduction that nothing else reads and a load outside of it."""
-    nodes = walk(*nest.stage.roots)
-    users = Counter(id(child) for node in nodes for child in node.children)
-    found: set[int] = set()
-    for node in nodes:
-        if isinstance(node, Call) and node.op == "add" and node.dtype is INT32:
-            inner, seed = node.args
-            if isinstance(inner, Reduce) and isinstance(seed, Load) and users[id(inner)] == 1:
-                inside = nest.depends(seed) <= nest.depends(inner)
-                found |= {id(node)} if inside and inner.combiner == "sum" else set()
-    return found
 
 
 def _is_long_sum(expr: Reduce, axes: tuple[Axis, ...]) -> bool:
