@@ -16,7 +16,7 @@ from tilewright.core.shape import Dim
 from tilewright.kernel.blocked import accesses, axes_of, axis_extents, splittable
 from tilewright.kernel.ir import Stage
 
-_MUCH_PADDING = 1.1
+_MUCH_PADDING = 1.03
 
 
 def fine_buffers(

@@ -53,7 +53,8 @@ def blocks(model: onnx.ModelProto, cpu: str, **options: Any) -> set[str]:
         (24, "icelake-server", "16"),  # half a vector would cost as much as a whole one
         (24, "haswell", "8"),
         (40, "znver4", "8"),
-        (120, "znver4", "16"),
+        (120, "znver4", "8"),
+        (504, "znver4", "16"),  # hardly padded
         (32, "znver4", "16"),
     ],
 )
