@@ -54,6 +54,7 @@ from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
 from tilewright.lower.row_bands import in_row_bands
+from tilewright.lower.scaled_weights import with_scaled_weights
 from tilewright.lower.skipped_pixels import pixels_side_by_side
 from tilewright.lower.strassen import Room, apply_strassen
 from tilewright.lower.whole_windows import over_positions
@@ -159,8 +160,10 @@ def choose_layouts(
         if kernel is not item:
             verify(kernel)
         result.append(kernel)
+    known = {*constants, *added}
+    if "pack" not in disabled:
+        result = with_scaled_weights(result, keep, known, log)
     if "bands" not in disabled:
-        known = {*constants, *added}
         result = in_bands(by_images(result, keep, known, log), keep, known, log)
         result = in_row_bands(result, keep, log)
     if "layout" not in disabled:
