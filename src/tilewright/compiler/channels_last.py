@@ -3,7 +3,8 @@
     x[n, c, h, w], sum over c, kh, kw   ->   x[n, h, w, c], sum over kh, kw, c
 Input -> Output: a fused draft, edited in place; weights of convolutions join the constants again,
 laid out alike.
-Requires: float16 (only then do contractions copy chunks of neighbours to tensor cores).
+Requires: values of narrow types (only then do contractions copy chunks of neighbours to tensor
+cores); others stay.
 Guarantees: inputs, outputs, what steps of the host read, and values with views keep their layout;
 what is computed does not change, but the order of sums.
 """
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.codegen.cuda.elements import is_narrow
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.core.dtypes import FLOAT16
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
     AxisVar,
@@ -94,7 +95,7 @@ def _values(
         for kernel in kernels
         if kernel.steps is None
         for b in kernel.buffers
-        if b.name in inside and len(b.shape) >= 3 and b.dtype is FLOAT16
+        if b.name in inside and len(b.shape) >= 3 and is_narrow(b.dtype.numpy)
     }
     pinned = {b.name for kernel in kernels if kernel.steps is not None for b in kernel.buffers}
     found = {
@@ -147,8 +148,8 @@ def _weights(
             for part in walk(node.body):
                 if isinstance(part, Load) and part.buffer in constants and len(part.index) >= 3:
                     along = bool(part.index[1].free_axes & inner)
-                    is_half = constants[part.buffer].dtype == np.float16
-                    fits = touched and along and is_half and kernel.steps is None
+                    narrow = is_narrow(constants[part.buffer].dtype)
+                    fits = touched and along and narrow and kernel.steps is None
                     found[part.buffer] = found.get(part.buffer, True) and fits
     return [name for name, fits in found.items() if fits and _only_in_sums(name, kernels)]
 

@@ -8,7 +8,7 @@ Not here: tactics (codegen.cuda.tactics), machine code (codegen.cuda.nvrtc).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,18 +20,19 @@ from tilewright.codegen.cuda.nvrtc import Compiled
 from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.codegen.cuda.variants import variants
 from tilewright.compiler.compile_kernels import tactic_text
-from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, DType
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.canonical import Canonical, canonicalize
 from tilewright.kernel.counts import compute_dtype, count
-from tilewright.kernel.ir import Buffer, Kernel
+from tilewright.kernel.ir import Buffer, Kernel, Load, Reduce, walk
 from tilewright.kernel.text import print_kernel
 from tilewright.runtime.program import KernelCall, Launch
 from tilewright.tune.on_gpu import fastest
 from tilewright.tune.store import Stage, Timing
 
 _MOST_KNOWN = 16  # ways that a store's timings may choose between
+_PEAKS = (BFLOAT16, FLOAT8_E4M3FN)  # of tensor cores, beside float16 and integers
 _WIDENED = (FLOAT16, BFLOAT16)  # scalar code computes them in float32
 
 
@@ -150,10 +151,17 @@ def _dtype(kernel: Kernel, tactics: Sequence[str]) -> str:
 
     Operations beside such products count by the same peak, which only makes the bound lower.
     """
-    if any(tactic.startswith(TENSOR_CORE) for tactic in tactics):
-        return FLOAT16.name
     dtype = compute_dtype(kernel)
+    if dtype.is_float and any(tactic.startswith(TENSOR_CORE) for tactic in tactics):
+        return next((own.name for own in _factors(kernel) if own in _PEAKS), FLOAT16.name)
     return FLOAT32.name if dtype in _WIDENED else dtype.name
+
+
+def _factors(kernel: Kernel) -> Iterator[DType]:
+    """The types of what sums read."""
+    for node in walk(*kernel.roots):
+        if isinstance(node, Reduce) and node.combiner == "sum":
+            yield from (part.dtype for part in walk(node.body) if isinstance(part, Load))
 
 
 def _launch(launch: Launch, dims: Mapping[str, Dim]) -> Launch:

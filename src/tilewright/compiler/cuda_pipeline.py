@@ -26,6 +26,7 @@ from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.compiler.store_quantized import store_quantized_program
 from tilewright.core.errors import BadOption
 from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
@@ -44,14 +45,15 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     if build.options.precision == "fp16":
         with build.stage("precision"):
             narrow_program(draft, builder.constants, build.log)
-        with build.stage("layout"):
-            channels_last_program(draft, builder.constants, build.log)
-            fold_columns_program(draft, builder.constants, build.log)
-            pad_channels_program(draft, builder.constants, build.log)
-            depth_last_program(draft, builder.constants, build.log)
-        if "attention" not in build.options.disable:
-            with build.stage("attention"):
-                join_attention_program(draft, builder.constants, build.log)
+    with build.stage("layout"):  # of narrow values: those of quantised models too
+        channels_last_program(draft, builder.constants, build.log)
+        fold_columns_program(draft, builder.constants, build.log)
+        pad_channels_program(draft, builder.constants, build.log)
+        depth_last_program(draft, builder.constants, build.log)
+    if build.options.precision == "fp16" and "attention" not in build.options.disable:
+        with build.stage("attention"):
+            join_attention_program(draft, builder.constants, build.log)
+    store_quantized_program(draft, builder.constants, build.log)
     if "split_depth" not in build.options.disable:
         _split_sums(draft, build.log, target.clusters)
     store = CudaStore(

@@ -3,7 +3,8 @@
     sum over k: x[m, k] * w[k, n]   ->   sum over k: x[m, k] * v[n, k],  v = transposed w
 Input -> Output: a fused draft, edited in place; such weights join the constants again, laid out so.
 Why: both operands then reach tensor cores in the same way, in chunks along the depth.
-Requires: float16 (only then do contractions copy chunks of neighbours to tensor cores).
+Requires: weights of narrow types (only then do contractions copy chunks of neighbours to tensor
+cores); others stay.
 Guarantees: what is computed does not change; weights that are read elsewhere keep their layout.
 Not here: weights of convolutions and what they are applied to (channels_last).
 """
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.codegen.cuda.elements import is_narrow
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import AxisVar, Buffer, Expr, Kernel, Load, Reduce, load, walk
@@ -76,7 +78,7 @@ def _weights(node: Reduce, constants: Mapping[str, Array]) -> list[Load]:
         for part in walk(node.body)
         if isinstance(part, Load)
         and part.buffer in constants
-        and constants[part.buffer].dtype == np.float16
+        and is_narrow(constants[part.buffer].dtype)
     ]
 
 

@@ -1,11 +1,12 @@
 """Fold two columns of an image of few channels into one of 8, for windows that move two at a time.
 
     x[n, h, w, c < 3], sum over kh, kw, c of x[n, i*s + kh - p, j*2 + kw - q, c] * v[o, kh, kw, c]
-    ->  y[n, h + p, (w + q) / 2, (w + q) % 2 * 4 + c], with zeros around the image,
+    ->  y[n, h + p, (w + q) / 2, (w + q) % 2 * 4 + c], with what pads it around the image,
         sum over kh, k < ceil(kw / 2), e < 8 of y[n, i*s + kh, j + k, e] * v'[o, kh, k, e]
+    of bytes, two rows are folded alike: e < 16
 Input -> Output: a fused draft, edited in place; weights join the constants again, laid out so.
 Why: half of what tensor cores would multiply is no padding of channels, and no copy is guarded.
-Requires: float16 and channels last; an image that a kernel copies from outside of the segment.
+Requires: narrow types and channels last; an image that a kernel makes element by element.
 Guarantees: what is computed does not change: products with zeros are added.
 Not here: images that windows move over one by one (pad_channels).
 """
@@ -19,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.codegen.cuda.elements import is_narrow
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.compiler.pad_channels import private_copies
-from tilewright.core.dtypes import FLOAT16, INT64
 from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
@@ -49,7 +50,8 @@ from tilewright.kernel.ir import (
 from tilewright.kernel.ir import transform as rewrite
 
 Array = npt.NDArray[Any]
-_PART, _WIDTH = 4, 8  # channels of a column, and of two
+_PART, _PAIR = 4, 8  # channels of a column, and of two
+_CHUNK_BYTES = 16
 _SUFFIX = "$folded"
 
 
@@ -63,6 +65,8 @@ class _Window:
         output: axes of the output's rows and columns.
         stride: rows from one window to the next.
         before: rows and columns before the image.
+        fold: rows that are folded into one.
+        fill: what there is around the image.
     """
 
     sum: Reduce
@@ -73,21 +77,30 @@ class _Window:
     output: tuple[Axis, Axis]
     stride: int
     before: tuple[int, int]
+    fold: int
+    fill: int
 
     @property
     def rows(self) -> int:
-        """Rows of the image with what is around it."""
-        return self.stride * (self.output[0].extent.const - 1) + self.kernel[0].extent.const
+        """Folded rows of the image with what is around it."""
+        step = self.stride // self.fold
+        return step * (self.output[0].extent.const - 1) + self.taps[0]
 
     @property
     def pairs(self) -> int:
         """Pairs of columns of it."""
-        return self.output[1].extent.const - 1 + self.taps
+        return self.output[1].extent.const - 1 + self.taps[1]
 
     @property
-    def taps(self) -> int:
-        """Pairs of columns of a window."""
-        return -(-self.kernel[1].extent.const // 2)
+    def taps(self) -> tuple[int, int]:
+        """Folded rows and pairs of columns of a window."""
+        rows, columns = (axis.extent.const for axis in self.kernel)
+        return -(-rows // self.fold), -(-columns // 2)
+
+    @property
+    def width(self) -> int:
+        """Channels of a folded column."""
+        return self.fold * _PAIR
 
 
 def fold_columns_program(
@@ -109,10 +122,12 @@ def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
             log.add("layout", copy.name, "columns not folded", (("two in 8 channels", window),))
             continue
         weight = window.weight.buffer
-        constants[weight + _SUFFIX] = _folded_weight(constants[weight], window.taps)
+        constants[weight + _SUFFIX] = _folded_weight(constants[weight], window)
         made = {id(copy): _folded_copy(copy, window), id(readers[0]): _folded(readers[0], window)}
         step.items = [made.get(id(item), item) for item in step.items]
-        log.add("layout", copy.name, f"two columns of {image.name} folded into 8 channels")
+        rows = f"{window.fold} rows and " if window.fold > 1 else ""
+        chosen = f"{rows}two columns of {image.name} folded into {window.width} channels"
+        log.add("layout", copy.name, chosen)
 
 
 # --- legality -------------------------------------------------------------------------------------
@@ -140,8 +155,8 @@ def _window(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> _W
     if not isinstance(other, Cast) or not isinstance(other.arg, Load):
         return f"the other factor in {kernel.name} is no weight as it is stored"
     weight = other.arg
-    if weight.buffer not in constants or constants[weight.buffer].dtype != np.float16:
-        return f"{weight.buffer} is no constant of float16"
+    if weight.buffer not in constants or not is_narrow(weight.dtype.numpy):
+        return f"{weight.buffer} is no constant of a narrow type"
     rows, columns, channels = node.axes
     if weight.index[1:] != (rows.var, columns.var, channels.var) or len(weight.index) != 4:
         return f"the dims of {weight.buffer} are no filters, rows, columns and channels"
@@ -156,8 +171,11 @@ def _window(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> _W
     inner = {axis.name for axis in (*node.axes, places[0][0], places[1][0])}
     if source.index[0].free_axes & inner or weight.index[0].free_axes & inner:
         return "the image or the filter changes within a window"
-    if not _is_guarded(factor, source, image):
-        return "around the image there is something else than zeros"
+    fill, fold = _fill(factor, source, image), _CHUNK_BYTES // image.dtype.storage_bytes // _PAIR
+    if fill is None:
+        return "around the image there is something else than one number"
+    if places[0][1] % fold:
+        return f"windows do not move by {fold} rows"
     return _Window(
         sum=node,
         factor=factor,
@@ -167,6 +185,8 @@ def _window(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> _W
         output=(places[0][0], places[1][0]),
         stride=places[0][1],
         before=(places[0][2], places[1][2]),
+        fold=fold,
+        fill=fill,
     )
 
 
@@ -183,21 +203,25 @@ def _place(index: Expr, tap: Axis, axes: tuple[Axis, ...]) -> tuple[Axis, int, i
     return (own[0], stride, offset) if stride > 0 and offset >= 0 else None
 
 
-def _is_guarded(factor: Expr, source: Load, image: Buffer) -> bool:
-    """Whether a factor is the image inside of it and zero around it."""
-    if isinstance(factor, Cast):
-        return factor.arg is source
+def _fill(factor: Expr, source: Load, image: Buffer) -> int | None:
+    """What is around the image where a factor is the image inside of it; None: something else."""
+    if isinstance(factor, Cast) and factor.arg.dtype is image.dtype and not factor.bits:
+        factor = factor.arg
+    if factor is source:
+        return 0
     if not isinstance(factor, Call) or factor.op != "select":
-        return False
+        return None
     condition, value, other = factor.args
-    if not isinstance(other, Const) or other.value != 0:
-        return False
-    if not isinstance(value, Cast) or value.arg is not source:
-        return False
+    if isinstance(value, Cast) and value.arg is source:
+        value = source
+    if value is not source or not isinstance(other, Const):
+        return None
+    if image.dtype.is_float and other.value != 0:
+        return None
     allowed = set()
     for index, size in zip(source.index[1:3], image.shape[1:3], strict=True):
         allowed |= {index.ge(0), index.lt(size.const)}
-    return all(part in allowed for part in _parts(condition))
+    return int(other.value) if all(part in allowed for part in _parts(condition)) else None
 
 
 def _parts(condition: Expr) -> list[Expr]:
@@ -209,11 +233,14 @@ def _parts(condition: Expr) -> list[Expr]:
 # --- what becomes of them -------------------------------------------------------------------------
 
 
-def _folded_weight(array: Array, taps: int) -> Array:
+def _folded_weight(array: Array, window: _Window) -> Array:
     filters, rows, columns, channels = array.shape
-    wide = np.zeros((filters, rows, 2 * taps, _PART), array.dtype)
-    wide[:, :, :columns, :channels] = array
-    return wide.reshape(filters, rows, taps, _WIDTH)
+    high, across = window.taps
+    wide = np.zeros((filters, window.fold * high, 2 * across, _PART), array.dtype)
+    wide[:, :rows, :columns, :channels] = array
+    parts = wide.reshape(filters, high, window.fold, across, 2, _PART)
+    moved = parts.transpose(0, 1, 3, 2, 4, 5).reshape(filters, high, across, window.width)
+    return np.ascontiguousarray(moved)
 
 
 def _grown(buffer: Buffer, window: _Window) -> Buffer:
@@ -222,10 +249,10 @@ def _grown(buffer: Buffer, window: _Window) -> Buffer:
     if buffer.name == window.image.buffer:
         rows, pairs = Dim.of(window.rows), Dim.of(window.pairs)
     elif buffer.name == window.weight.buffer:
-        pairs = Dim.of(window.taps)
+        rows, pairs = (Dim.of(taps) for taps in window.taps)
     else:
         return buffer
-    shape = (buffer.shape[0], rows, pairs, Dim.of(_WIDTH))
+    shape = (buffer.shape[0], rows, pairs, Dim.of(window.width))
     return replace(buffer, name=buffer.name + _SUFFIX, shape=shape)
 
 
@@ -235,10 +262,11 @@ def _folded_copy(copy: Kernel, window: _Window) -> Kernel:
     lead, *_ = store.index
     target = _grown(image, window)
     rows, pairs, channels = (Axis(f"{image.name}_{k}", target.shape[k]) for k in (1, 2, 3))
-    second = select(channels.var.ge(_PART), constant(1, INT64), constant(0, INT64))
-    row = rows.var - window.before[0]
+    part = channels.var / _PART
+    second = part - part / 2 * 2
+    row = rows.var * window.fold + part / 2 - window.before[0]
     column = pairs.var * 2 + second - window.before[1]
-    channel = channels.var - second * _PART
+    channel = channels.var - part * _PART
     names = [index.name for index in store.index if isinstance(index, AxisVar)]
     value = substitute(store.value, dict(zip(names[1:], (row, column, channel), strict=True)))
     inside = row.ge(0) & row.lt(image.shape[1].const)
@@ -248,7 +276,7 @@ def _folded_copy(copy: Kernel, window: _Window) -> Kernel:
     made = Store(
         target.name,
         (lead, rows.var, pairs.var, channels.var),
-        select(inside, value, constant(0.0, FLOAT16)),
+        select(inside, value, constant(window.fill, image.dtype)),
     )
     return replace(
         copy, outputs=(target,), stages=(Stage((first, rows, pairs, channels), (made,)),)
@@ -257,17 +285,19 @@ def _folded_copy(copy: Kernel, window: _Window) -> Kernel:
 
 def _folded(kernel: Kernel, window: _Window) -> Kernel:
     rows, columns = window.kernel
-    pairs = replace(columns, extent=Dim.of(window.taps))
-    channels = replace(window.sum.axes[2], extent=Dim.of(_WIDTH))
+    rows = replace(rows, extent=Dim.of(window.taps[0]))
+    pairs = replace(columns, extent=Dim.of(window.taps[1]))
+    channels = replace(window.sum.axes[2], extent=Dim.of(window.width))
     high, wide = window.output
     index = (
         window.image.index[0],
-        high.var * window.stride + rows.var,
+        high.var * (window.stride // window.fold) + rows.var,
         wide.var + pairs.var,
         channels.var,
     )
-    left = load(window.image.buffer + _SUFFIX, FLOAT16, index)
-    right = load(window.weight.buffer + _SUFFIX, FLOAT16, window.weight.index)
+    image, weight = window.image, window.weight
+    left = load(image.buffer + _SUFFIX, image.dtype, index)
+    right = load(weight.buffer + _SUFFIX, weight.dtype, weight.index)
     dtype = window.sum.dtype
     body = left.cast(dtype) * right.cast(dtype)
     total = reduce_axes("sum", (rows, pairs, channels), body)

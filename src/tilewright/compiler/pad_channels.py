@@ -1,8 +1,8 @@
-"""Pad the few channels of an input image with zeros, so that they are copied 8 at a time.
+"""Pad the few channels of an image with zeros, so that they are copied 16 bytes at a time.
 
     x[n, h, w, c < 3], sum over kh, kw, c < 3   ->   x[n, h, w, c < 8], sum over kh, kw, c < 8
 Input -> Output: a fused draft, edited in place; weights join the constants again, padded alike.
-Requires: float16 and channels last; an image that a kernel copies from outside of the segment.
+Requires: a narrow type and channels last; an image that a kernel makes element by element.
 Guarantees: what is computed does not change: products with zeros are added.
 Not here: the layout (channels_last).
 """
@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.codegen.cuda.elements import is_narrow
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.core.dtypes import FLOAT16
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import (
     AxisVar,
     Buffer,
-    Cast,
     Expr,
     Kernel,
     Load,
@@ -40,7 +39,7 @@ from tilewright.kernel.ir import transform as rewrite
 from tilewright.lower.context import View
 
 Array = npt.NDArray[Any]
-_CHUNK = 8
+_CHUNK_BYTES = 16
 _SUFFIX = "$padded"
 
 
@@ -54,24 +53,28 @@ def pad_channels_program(
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
     for copy, image, readers in private_copies(step):
-        if not image.shape[-1].is_const or image.shape[-1].const >= _CHUNK:
+        chunk = _chunk(image)
+        if not image.shape[-1].is_const or image.shape[-1].const >= chunk:
             continue
         weights = [_weight(kernel, image, constants) for kernel in readers]
         if not readers or not all(weights):
             continue
         for name in weights:
             array = constants[name]
-            missing = _CHUNK - array.shape[-1]
+            missing = chunk - array.shape[-1]
             constants[name + _SUFFIX] = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
         names = {image.name, *weights}
         made = {id(copy): _padded_copy(copy)}
-        made |= {id(kernel): _padded(kernel, names) for kernel in readers}
+        made |= {id(kernel): _padded(kernel, names, chunk) for kernel in readers}
         step.items = [made.get(id(item), item) for item in step.items]
-        log.add("layout", copy.name, f"{image.shape[-1]} channels of {image.name} padded to 8")
+        log.add(
+            "layout", copy.name, f"{image.shape[-1]} channels of {image.name} padded to {chunk}"
+        )
 
 
 def private_copies(step: DraftSegment) -> Iterator[tuple[Kernel, Buffer, list[Kernel]]]:
-    """Copies that nothing outside of the segment and no view sees, their results, who reads them.
+    """Elementwise kernels whose results nothing outside of the segment and no view sees, these
+    results, and who reads them.
 
     The items of the step may be replaced meanwhile.
     """
@@ -85,12 +88,15 @@ def private_copies(step: DraftSegment) -> Iterator[tuple[Kernel, Buffer, list[Ke
 
 
 def is_copy(kernel: Kernel) -> bool:
-    """Whether a kernel rounds what is outside of the segment to float16, element by element."""
-    if not kernel.is_pure or kernel.outputs[0].dtype is not FLOAT16:
+    """Whether a kernel makes a narrow image element by element."""
+    image = kernel.outputs[0]
+    if not kernel.is_pure or not is_narrow(image.dtype.numpy) or len(image.shape) < 3:
         return False
-    value = kernel.stages[0].stores[0].value
-    is_rounded = isinstance(value, Cast) and isinstance(value.arg, Load)
-    return is_rounded and len(kernel.outputs[0].shape) >= 3
+    return not any(isinstance(node, Reduce) for node in walk(*kernel.roots))
+
+
+def _chunk(image: Buffer) -> int:
+    return _CHUNK_BYTES // image.dtype.storage_bytes
 
 
 def _weight(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> str:
@@ -107,7 +113,7 @@ def _weight(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> st
             index = part.index[-1]
             along = isinstance(index, AxisVar) and index.name == last
             alone = all(last not in other.free_axes for other in part.index[:-1])
-            if not (along and alone and part.dtype is FLOAT16):
+            if not (along and alone and is_narrow(part.dtype.numpy)):
                 return ""
             if part.buffer in constants:
                 found.add(part.buffer)
@@ -120,7 +126,7 @@ def _weight(kernel: Kernel, image: Buffer, constants: Mapping[str, Array]) -> st
 
 
 def _grown(buffer: Buffer) -> Buffer:
-    shape = (*buffer.shape[:-1], Dim.of(_CHUNK))
+    shape = (*buffer.shape[:-1], Dim.of(_chunk(buffer)))
     return replace(buffer, name=buffer.name + _SUFFIX, shape=shape)
 
 
@@ -130,15 +136,15 @@ def _padded_copy(copy: Kernel) -> Kernel:
     index = store.index[-1]
     assert isinstance(index, AxisVar)
     axes = tuple(
-        replace(axis, extent=Dim.of(_CHUNK)) if axis.name == index.name else axis
+        replace(axis, extent=Dim.of(_chunk(image))) if axis.name == index.name else axis
         for axis in stage.axes
     )
-    value = select(index.lt(image.shape[-1].const), store.value, constant(0.0, FLOAT16))
+    value = select(index.lt(image.shape[-1].const), store.value, constant(0, image.dtype))
     made = Store(image.name + _SUFFIX, store.index, value)
     return replace(copy, outputs=(_grown(image),), stages=(Stage(axes, (made,)),))
 
 
-def _padded(kernel: Kernel, names: set[str]) -> Kernel:
+def _padded(kernel: Kernel, names: set[str], chunk: int) -> Kernel:
     def rule(node: Expr) -> Expr | None:
         if isinstance(node, Load) and node.buffer in names:
             return load(node.buffer + _SUFFIX, node.dtype, node.index)
@@ -146,7 +152,7 @@ def _padded(kernel: Kernel, names: set[str]) -> Kernel:
             isinstance(part, Load) and part.buffer.removesuffix(_SUFFIX) in names
             for part in walk(node.body)
         ):
-            axes = (*node.axes[:-1], replace(node.axes[-1], extent=Dim.of(_CHUNK)))
+            axes = (*node.axes[:-1], replace(node.axes[-1], extent=Dim.of(chunk)))
             return reduce_axes(node.combiner, axes, node.body)
         return None
 

@@ -16,9 +16,11 @@ from tilewright.compiler.join_attention import join_attention_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build
+from tilewright.compiler.store_quantized import store_quantized_program
 from unit.compiler.drafts import draft_of, kernels_of, values_of
 from unit.compiler.models import normal
 from unit.graph.models import model_of, node, tensor_info
+from unit.quantized.qdq import Net
 
 
 def _narrow(model: onnx.ModelProto) -> tuple[Builder, DraftProgram, Build]:
@@ -143,7 +145,9 @@ def test_images_whose_columns_cannot_be_folded_stay(
     assert told == ([] if reason is None else [reason])
 
 
-def _attention(width: int = 32, *, shared: bool = False, guarded: bool = True) -> onnx.ModelProto:
+def _attention(
+    width: int = 32, *, shared: bool = False, guarded: bool = True, quantized: bool = False
+) -> onnx.ModelProto:
     heads, keys = 2, 12
     scale = np.array(0.2, np.float32)
     nodes = [
@@ -162,13 +166,25 @@ def _attention(width: int = 32, *, shared: bool = False, guarded: bool = True) -
     ]
     if not guarded:
         nodes = [n for n in nodes if n.name not in ("isnan", "guard")]
+    if quantized:
+        nodes[-1:] = [
+            node("Reshape", ["t", "joined"], ["r"], name="join"),
+            node("QuantizeLinear", ["r", "step", "middle"], ["y"], name="quantize"),
+        ]
     shape = (1, heads, keys, width)
     return model_of(
         nodes,
         inputs=[tensor_info(name, shape) for name in "qkv"]
         + [tensor_info("mask", (1, 1, 1, keys))],
         outputs=["y", "p"] if shared else ["y"],
-        weights={"s": scale, "zero": np.array(0.0, np.float32), "m": normal(width, width) / 5},
+        weights={
+            "s": scale,
+            "zero": np.array(0.0, np.float32),
+            "m": normal(width, width) / 5,
+            "joined": np.array([1, keys, heads * width]),
+            "step": np.array(0.03, np.float32),
+            "middle": np.array(120, np.uint8),
+        },
     )
 
 
@@ -202,3 +218,55 @@ def test_what_cannot_be_joined_stays(model: onnx.ModelProto, reason: str) -> Non
     assert [kernel.name for kernel in kernels_of(draft)] == before
     said = [d.rejected[0][1] for d in build.log.entries if d.stage == "attention"]
     assert said == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize(("stride", "chosen"), [(2, "2 rows and two columns"), (1, "padded to 16")])
+def test_images_of_bytes_get_chunks_of_16_channels(stride: int, chosen: str) -> None:
+    net = Net(0)
+    first, scales = net.weight((16, 3, 5, 5), 0)
+    second, _ = net.weight((24, 16, 3, 3), 0)
+    x = net.quantize("x", 0.02, 30)  # padding is the zero point
+    strides, bias = [stride, stride], net.bias(16, 0.02 * scales)
+    y = net.add("Conv", [x, first, bias], pads=[2, 2, 2, 2], strides=strides)
+    y = net.quantize(net.add("Relu", [y]), 1.0, 0)
+    out = net.quantize(net.add("Conv", [y, second], pads=[1, 1, 1, 1]), 9.0, 120)
+    builder, draft, build = draft_of(net.model((2, 3, 11, 10), out))
+    feeds = {"x": normal(2, 3, 11, 10, seed=3)}
+    before = values_of(draft, builder.constants, feeds)[out]
+    channels_last_program(draft, builder.constants, build.log)
+    fold_columns_program(draft, builder.constants, build.log)
+    pad_channels_program(draft, builder.constants, build.log)
+    layouts = [entry.chosen for entry in build.log.entries if entry.stage == "layout"]
+    assert any(chosen in text for text in layouts)
+    assert len(np.unique(before)) > 30
+    np.testing.assert_array_equal(values_of(draft, builder.constants, feeds)[out], before)
+
+
+def test_rows_that_are_normalised_are_quantised_with_them() -> None:
+    net = Net(0)
+    weights, _ = net.weight((64, 64), 1)
+    scale, bias = net.constant(normal(64)), net.constant(normal(64, seed=1))
+    y = net.add("LayerNormalization", ["x", scale, bias])
+    product = net.add("MatMul", [net.quantize(y, 0.05, 120), weights])
+    out = net.add("Add", [product, y])
+    builder, draft, build = _narrow(net.model((2, 40, 64), out))
+    feeds = {"x": normal(2, 40, 64, seed=3)}
+    before = values_of(draft, builder.constants, feeds)[out]
+    count = len(kernels_of(draft))
+    store_quantized_program(draft, builder.constants, build.log)
+    assert len(kernels_of(draft)) == count - 1
+    assert any(len(kernel.outputs) == 2 for kernel in kernels_of(draft))
+    np.testing.assert_array_equal(values_of(draft, builder.constants, feeds)[out], before)
+
+
+def test_attention_stores_its_quantised_form_alone() -> None:
+    builder, draft, build = _narrow(_attention(quantized=True))
+    feeds = _attention_feeds()
+    join_attention_program(draft, builder.constants, build.log)
+    before = values_of(draft, builder.constants, feeds)["y"]
+    count = len(kernels_of(draft))
+    store_quantized_program(draft, builder.constants, build.log)
+    assert len(kernels_of(draft)) == count - 1
+    assert kernels_of(draft)[-1].outputs[0].name == "y$quantized"
+    assert len(np.unique(before)) > 20
+    np.testing.assert_array_equal(values_of(draft, builder.constants, feeds)["y"], before)

@@ -35,8 +35,8 @@ template <int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention 
         u32 key[4];
         int row = j * 8 + lane % 8 + lane / 16 * 8, at = d * 16 + lane / 8 % 2 * 8;
         tw_matrices4<false>(key, keys + row * LINE + at);
-        tw_mma(s[j], query[d], key);
-        tw_mma(s[j + 1], query[d], key + 2);
+        TwHalf::add(s[j], query[d], key);
+        TwHalf::add(s[j + 1], query[d], key + 2);
       }
   }
 
@@ -52,8 +52,8 @@ template <int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention 
       for (int n = 0; n < DV / 8; n += 2) {
         u32 value[4];
         tw_matrices4<true>(value, values + (j * 16 + lane % 16) * VLINE + n * 8 + lane / 16 * 8);
-        tw_mma(out[n], weights, value);
-        tw_mma(out[n + 1], weights, value + 2);
+        TwHalf::add(out[n], weights, value);
+        TwHalf::add(out[n + 1], weights, value + 2);
       }
     }
   }

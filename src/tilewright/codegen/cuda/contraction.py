@@ -1,11 +1,12 @@
-"""Contractions of half-precision values on tensor cores, with whatever surrounds the sum.
+"""Contractions of narrow values on tensor cores, with whatever surrounds the sum.
 
     out[m, n] = f(sum_k a(m, k) * b(n, k), ..)
     ->  blocks of outputs; operands go through shared memory in chunks of 8, sums stay in registers
 Matrix products, batched ones, and convolutions (whose operand is read with a guard: an implicit
 matrix) are the same here: rows are the axes of one operand alone, columns those of the other.
-Requires: factors that float16 holds exactly: values that are stored so, zeros around them.
-Guarantees: sums are float32, in an order that does not depend on the run.
+Requires: factors that a narrow type (elements) holds exactly: values that are stored so, and what
+is around them; bytes run along the depth.
+Guarantees: sums have the type that the kernel states, in an order that does not depend on the run.
 Not here: the code of a block (tensor_core.cuh).
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.codegen.cuda import deep_tile, tma, tma_tile
-from tilewright.codegen.cuda.deep import early_reads, refusal, write_deep
+from tilewright.codegen.cuda.deep import early_reads, halves_of, refusal, write_deep
 from tilewright.codegen.cuda.deep_tile import DeepTile, choose_deep_tile
 from tilewright.codegen.cuda.operands import (
     CHUNK,
@@ -59,6 +60,8 @@ def contraction(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shap
         return tma.write_tma(draft, writer, found, NAME)
     if by_threads:
         return write_deep(draft, writer, found, NAME)
+    if found.elements.bytes == 1:
+        return Refusal(NAME, f"bytes: {refusal(draft, writer, found) or 'deep is disabled'}")
     tile = choose_tile(rows, columns, depth, count)
     tile = tile.pipelined(depth, left.deep, right.deep)
     _write(writer, found, tile)
@@ -81,13 +84,14 @@ def ranked_tiles(
     if sizes is None or NAME in disabled:
         return []
     draft = replace(draft_of(kernel), clusters=clusters)
-    numbers = (sizes.rows, sizes.columns, sizes.depth)
+    numbers = (sizes.rows, sizes.columns, sizes.match.elements.halves(sizes.depth))
     timed: list[tuple[float, DeepTile | TmaTile]] = []
     if "tma" not in disabled and tma.refusal(draft, sizes.match) is None:
-        timed += [(tma_tile.predict_us(t, *numbers), t) for t in tma_tile.candidates(*numbers)]
+        cost, found = tma.cost_of(draft.writer(), sizes.match), tma_tile.candidates(*numbers)
+        timed += [(tma_tile.predict_us(tile, *numbers, cost), tile) for tile in found]
     if "deep" not in disabled and refusal(draft, draft.writer(), sizes.match) is None:
-        found = deep_tile.candidates(*numbers, sizes.count, clusters)
-        timed += [(deep_tile.predict_us(t, *numbers, sizes.count), t) for t in found]
+        deep = deep_tile.candidates(*numbers, sizes.count, clusters)
+        timed += [(deep_tile.predict_us(t, *numbers, sizes.count), t) for t in deep]
     return [tile for _, tile in sorted(timed, key=lambda item: item[0])]
 
 
@@ -96,6 +100,7 @@ def _is_faster_by_threads(draft: Draft, found: Match) -> bool:
     if draft.tile is not None:
         return isinstance(draft.tile, DeepTile)
     rows, columns, depth, count = found.extents
+    depth = halves_of(depth, found.elements)
     reads = bool(early_reads(draft.writer(), found))
     engine = choose_tma_tile(rows.const, columns.const, depth.const, reads)[1]
     return choose_deep_tile(rows, columns, depth, count, draft.clusters, reads)[1] < engine
@@ -130,7 +135,7 @@ def _write(writer: Writer, found: Match, tile: Tile) -> None:
     flags += f", {_last(left, right, depth_axes, tile)}"
     place = f"tile / across * {tile.rows}, tile % across * {tile.columns}"
     writer.line(
-        f"TwTile<{tile.parameters}, {flags}>::run({place}, M, N, K, "
+        f"TwTile<{found.elements.name}, {tile.parameters}, {flags}>::run({place}, M, N, K, "
         "place_a, place_b, depth, load_a, load_b, store);"
     )
 

@@ -1,4 +1,5 @@
-// A block of a product whose operands both run along the depth in memory, 64 halves a step.
+// A block of a product whose operands both run along the depth in memory, 64 halves a step, or as
+// many pairs of bytes.
 // A row of a step is 128 bytes of shared memory; its 16-byte chunk c lies at c ^ (row % 8), which
 // keeps every access free of bank conflicts and is the order that Hopper's wgmma reads.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -45,14 +46,14 @@ TW_FN void tw_cluster_sync() {
   asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
   tw_cluster_meet();
 }
-// Four floats of another block of the cluster, at the address where they would lie in this one.
-TW_FN float4 tw_remote4(const float* p, u32 rank) {
+// Four sums of another block of the cluster, at the address where they would lie in this one.
+template <class T> TW_FN TwPack<T, 4> tw_remote4(const T* p, u32 rank) {
   u32 at = tw_shared_address(p), there;
-  float4 x;
+  TwPack<u32, 4> x;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(there) : "memory");
-  return x;
+  asm volatile("ld.shared::cluster.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3]) : "r"(there) : "memory");
+  return tw_bits<TwPack<T, 4>>(x);
 }
 #endif
 #endif
@@ -63,13 +64,18 @@ struct TwSpot {
   int base;
 };
 
-template <int N> struct TwWgmma;  // written where it is used (wgmma.py)
+// What lies outside of an image, where that is not 0.
+template <u32 WORD> __device__ const TwPack<u32, 4> tw_fill = {{WORD, WORD, WORD, WORD}};
+
+template <int N, class ELEMENTS> struct TwWgmma;  // written where it is used (wgmma.py)
 
 // BM x BN outputs by WM x WN warps; the SPLIT blocks of a cluster share the depth. PANEL
 // columns go through shared memory at once. FIXED: the columns' operand is a constant, which is
 // fetched before the kernel before this one has ended.
-template <int BM, int BN, int WM, int WN, int STAGES, int SPLIT, int PANEL, bool FIXED>
+template <class ELEMENTS, int BM, int BN, int WM, int WN, int STAGES, int SPLIT, int PANEL,
+          bool FIXED>
 struct TwDeep {
+  typedef typename ELEMENTS::Sum Sum;
   static constexpr int DEPTH = 64, THREADS = 32 * WM * WN, LINE = PANEL + 4, BAND = 8;
   static constexpr int A_ROWS = BM * 8 / THREADS, B_ROWS = BN * 8 / THREADS;
   static constexpr int A_SIZE = BM * DEPTH, STAGE = (BM + BN) * DEPTH;
@@ -104,20 +110,20 @@ struct TwDeep {
 
 #if TW_WGMMA
   static __device__ __forceinline__ void multiply_wide(const u16* a, const u16* b,
-                                                       float (&sums)[MI][NI][4]) {
+                                                       Sum (&sums)[MI][NI][4]) {
     int group = threadIdx.x / 128;
     u64 left = tw_wgmma_rows(a + group * MI * 64 * DEPTH), right = tw_wgmma_rows(b);
 #pragma unroll
     for (int step = 0; step < DEPTH / 16; ++step)
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
-        TwWgmma<BN>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2, right + step * 2);
+        TwWgmma<BN, ELEMENTS>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2, right + step * 2);
       }
   }
 #endif
 
   static __device__ __forceinline__ void multiply(const u16* a, const u16* b,
-                                                  float (&sums)[MI][NI][4]) {
+                                                  Sum (&sums)[MI][NI][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int wm = warp % WM, wn = warp / WM;
 #pragma unroll
@@ -136,7 +142,7 @@ struct TwDeep {
 #pragma unroll
       for (int i = 0; i < MI; ++i)
 #pragma unroll
-        for (int j = 0; j < NI; ++j) tw_mma(sums[i][j], left[i], right[j / 2] + j % 2 * 2);
+        for (int j = 0; j < NI; ++j) ELEMENTS::add(sums[i][j], left[i], right[j / 2] + j % 2 * 2);
     }
   }
 
@@ -146,7 +152,7 @@ struct TwDeep {
       int tile, int down, int across, int M, int N, int K, PlaceA place_a, PlaceB place_b, DepthA depth_a, DepthB depth_b,
       LoadA load_a, LoadB load_b, Read read, Store store) {
     u16* tiles = (u16*)(tw_shared + (1024 - (tw_shared_address(tw_shared) & 1023)) % 1024);
-    int steps = (K + DEPTH - 1) / DEPTH, begin = 0, rank = 0;
+    int steps = (K + DEPTH * ELEMENTS::PAIR - 1) / (DEPTH * ELEMENTS::PAIR), begin = 0, rank = 0;
 #if TW_CLUSTERS
     if (SPLIT > 1) {
       rank = tw_rank();
@@ -159,11 +165,11 @@ struct TwDeep {
     TwSpot columns[B_ROWS], rows[A_ROWS];
     places(columns, n0, place_b);
     auto fetch_a = [&](int step) {
-      int k = (begin + step) * DEPTH + (int)threadIdx.x % 8 * 8;
+      int k = ((begin + step) * DEPTH + (int)threadIdx.x % 8 * 8) * ELEMENTS::PAIR;
       fetch(tiles + step % STAGES * STAGE, m0, k, depth_a(k), rows, load_a);
     };
     auto fetch_b = [&](int step) {
-      int k = (begin + step) * DEPTH + (int)threadIdx.x % 8 * 8;
+      int k = ((begin + step) * DEPTH + (int)threadIdx.x % 8 * 8) * ELEMENTS::PAIR;
       fetch(tiles + step % STAGES * STAGE + A_SIZE, n0, k, depth_b(k), columns, load_b);
     };
     if (!FIXED) tw_begin();
@@ -177,7 +183,7 @@ struct TwDeep {
       if (step < steps) fetch_a(step);
       tw_commit();
     }
-    float sums[MI][NI][4];
+    Sum sums[MI][NI][4];
 #pragma unroll
     for (int i = 0; i < MI; ++i)
 #pragma unroll
@@ -214,14 +220,14 @@ struct TwDeep {
 #pragma unroll
     for (int first = 0; first < BN; first += PANEL) {
       __syncthreads();
-      gather((float*)tiles, first, sums);
-      finish((float*)tiles, rank, m0, n0 + first, M, N, read, store);
+      gather((Sum*)tiles, first, sums);
+      finish((Sum*)tiles, rank, m0, n0 + first, M, N, read, store);
     }
   }
 
   // Sums to shared memory, where neighbours are neighbours.
-  static __device__ __forceinline__ void gather(float* all, int first,
-                                                float (&sums)[MI][NI][4]) {
+  static __device__ __forceinline__ void gather(Sum* all, int first,
+                                                Sum (&sums)[MI][NI][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < MI; ++i)
@@ -232,7 +238,7 @@ struct TwDeep {
           int row = WIDE ? (warp / 4 * MI + i) * 64 + warp % 4 * 16 : (warp % WM * MI + i) * 16;
           int column = (WIDE ? j : warp / WM * NI + j) * 8 - first;
           if (PANEL < BN && (column < 0 || column >= PANEL)) continue;
-          float* to = all + (row + lane / 4 + k * 8) * LINE + column + lane % 4 * 2;
+          Sum* to = all + (row + lane / 4 + k * 8) * LINE + column + lane % 4 * 2;
           to[0] = sums[i][j][2 * k];
           to[1] = sums[i][j][2 * k + 1];
         }
@@ -240,7 +246,7 @@ struct TwDeep {
 
   // Each block of a cluster adds the sums of some rows, in the order of the blocks.
   template <class Read, class Store>
-  static __device__ __forceinline__ void finish(const float* all, int rank, int m0, int n0, int M,
+  static __device__ __forceinline__ void finish(const Sum* all, int rank, int m0, int n0, int M,
                                                 int N, Read& read, Store& store) {
     constexpr bool SHARED = TW_CLUSTERS && SPLIT > 1;
     constexpr int ROWS = SHARED ? BM / SPLIT : BM, UNITS = ROWS * PANEL / 8;
@@ -261,8 +267,9 @@ struct TwDeep {
 #pragma unroll
       for (int k = 0; k < TOGETHER; ++k) {
         int unit = start + k * THREADS, row = row_of(unit), column = unit % (PANEL / 8) * 8;
-        if (unit >= UNITS || m0 + row >= M || n0 + column >= N) continue;
-        TwPack<float, 8> sum = sum_of(all + row * LINE + column);
+        bool inside = (M % BM == 0 || m0 + row < M) && (N % BN == 0 || n0 + column < N);
+        if ((UNITS % (TOGETHER * THREADS) != 0 && unit >= UNITS) || !inside) continue;
+        TwPack<Sum, 8> sum = sum_of(all + row * LINE + column);
         store(m0 + row, n0 + column, sum.v, got[k]);
       }
     }
@@ -271,20 +278,20 @@ struct TwDeep {
 #endif
   }
 
-  static __device__ __forceinline__ TwPack<float, 8> sum_of(const float* from) {
-    TwPack<float, 8> sum;
+  static __device__ __forceinline__ TwPack<Sum, 8> sum_of(const Sum* from) {
+    TwPack<Sum, 8> sum;
 #if TW_CLUSTERS
     if (SPLIT > 1) {
       memset(&sum, 0, sizeof sum);
 #pragma unroll
       for (int other = 0; other < SPLIT; ++other) {
-        float4 low = tw_remote4(from, other), high = tw_remote4(from + 4, other);
-        sum.v[0] += low.x, sum.v[1] += low.y, sum.v[2] += low.z, sum.v[3] += low.w;
-        sum.v[4] += high.x, sum.v[5] += high.y, sum.v[6] += high.z, sum.v[7] += high.w;
+        TwPack<Sum, 4> low = tw_remote4(from, other), high = tw_remote4(from + 4, other);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum.v[e] += low.v[e], sum.v[e + 4] += high.v[e];
       }
       return sum;
     }
 #endif
-    return *(const TwPack<float, 8>*)from;
+    return *(const TwPack<Sum, 8>*)from;
   }
 };

@@ -2,8 +2,8 @@
 
 Requires: a match whose factors are copied in chunks along the depth, with guards that need no load;
 addresses of 32 bits.
-Guarantees: sums are float32, in an order that does not depend on the run. Constants are fetched
-before the kernel before this one has ended.
+Guarantees: sums have the type that the kernel states, in an order that does not depend on the run.
+Constants are fetched before the kernel before this one has ended.
 Not here: what is a match (operands), other operands (contraction).
 """
 
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.codegen.cuda import vector
+from tilewright.codegen.cuda import scalar, vector
 from tilewright.codegen.cuda.deep_tile import DEPTH, DeepTile, choose_deep_tile
+from tilewright.codegen.cuda.elements import Elements
 from tilewright.codegen.cuda.operands import CHUNK, Match, Operand, draft_of, match
 from tilewright.codegen.cuda.plan import ONE, Draft, Shape, with_registers
 from tilewright.codegen.cuda.wgmma import wgmma_text
 from tilewright.codegen.cuda.writer import Writer
+from tilewright.core.shape import Dim
 from tilewright.kernel.affine import Affine
 from tilewright.kernel.ir import Axis, Call, Expr, Kernel, Load, walk
 
@@ -35,6 +37,8 @@ class _Side:
 
 def refusal(draft: Draft, writer: Writer, found: Match) -> str | None:
     """Why a match is not computed this way, or None."""
+    if found.elements.newer and not draft.clusters:
+        return "a GPU without such instructions"
     for side in (found.left, found.right):
         if not side.deep or side.source is None:
             return "an operand does not run along the depth"
@@ -60,7 +64,9 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     rows, columns, depth, count = found.extents
     tile = draft.tile if isinstance(draft.tile, DeepTile) else None
     reads = bool(early_reads(writer, found))
-    tile = tile or choose_deep_tile(rows, columns, depth, count, draft.clusters, reads)[0]
+    elements = found.elements
+    units = halves_of(depth, elements)
+    tile = tile or choose_deep_tile(rows, columns, units, count, draft.clusters, reads)[0]
     for letter, extent in (("M", rows), ("N", columns), ("K", depth)):
         writer.line(f"const int {letter} = (int){writer.dim(extent)};")
     writer.line(f"const int across = (N + {tile.columns - 1}) / {tile.columns};")
@@ -83,12 +89,13 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
             limit=limit,
             whole=extent.is_const and extent.const % size == 0,
         )
-        _write_side(writer, side, found.depth)
+        _write_side(writer, side, found.depth, elements)
     write_store(writer, found)
     fixed = found.right.source is not None and found.right.source.buffer in draft.constants
     down, across = tile.warps
     parameters = (
-        f"{tile.rows}, {tile.columns}, {down}, {across}, {tile.stages}, {tile.split}, {tile.panel}"
+        f"{elements.name}, {tile.rows}, {tile.columns}, {down}, {across}, {tile.stages}, "
+        f"{tile.split}, {tile.panel}"
     )
     writer.line(
         f"TwDeep<{parameters}, {'true' if fixed else 'false'}>::run("
@@ -106,8 +113,13 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         releases=True,
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh"),
-        support=wgmma_text(tile.columns),
+        support=wgmma_text(tile.columns, elements),
     )
+
+
+def halves_of(depth: Dim, elements: Elements) -> Dim:
+    """The depth in halves, or pairs of bytes; a symbolic one stays as it is."""
+    return Dim.of(elements.halves(depth.const)) if depth.is_const else depth
 
 
 def _guards(value: Expr) -> tuple[Expr, ...]:
@@ -118,7 +130,7 @@ def _guards(value: Expr) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-def _write_side(writer: Writer, side: _Side, depth: tuple[Axis, ...]) -> None:
+def _write_side(writer: Writer, side: _Side, depth: tuple[Axis, ...], elements: Elements) -> None:
     """``place_X``, ``depth_X`` (indices and their share of the address) and ``load_X``."""
     own = {axis.name for axis in (*side.operand.axes, *depth)}
     rest = Affine({n: f for n, f in side.form.terms.items() if n not in own}, side.form.offset)
@@ -136,28 +148,36 @@ def _write_side(writer: Writer, side: _Side, depth: tuple[Axis, ...]) -> None:
     with writer.block(head, tail=";"), writer.positions():
         for name, axes in (("rows", side.operand.axes), ("deep", depth)):
             writer.position.update({a.name: f"{name}.p[{k}]" for k, a in enumerate(axes)})
-        conditions = [] if side.whole else [f"row < {side.limit}"]
-        if not _is_whole(depth):
-            conditions.append("k < K")
-        conditions += [writer.value(guard) for guard in side.guards]
-        source = side.operand.source
+        exists = [] if side.whole else [f"row < {side.limit}"]
+        if not _is_whole(depth, elements):
+            exists.append("k < K")
+        inside = [writer.value(guard) for guard in side.guards]
+        source, fill = side.operand.source, side.operand.fill
         assert source is not None
         place = f"origin_{letter} + rows.base + deep.base"
         buffer = writer.layout.buffers[source.buffer]
-        if not conditions:
+        if not exists and not inside:
             writer.line(f"tw_copy8(to, &{buffer}[{place}]);")
             return
-        writer.line(f"const bool wanted = {' && '.join(conditions)};")
-        writer.line(f"tw_copy8_if(to, &{buffer}[wanted ? {place} : 0], wanted);")
+        both = " && ".join([*exists, *inside])
+        if not fill:
+            writer.line(f"const bool wanted = {both};")
+            writer.line(f"tw_copy8_if(to, &{buffer}[wanted ? {place} : 0], wanted);")
+            return
+        outside = f"(const {scalar.c_type(source.dtype)}*)&tw_fill<{(fill & 0xFF) * 0x01010101}u>"
+        writer.line(
+            f"tw_copy8_if(to, {both} ? &{buffer}[{place}] : {outside}, "
+            f"{' && '.join(exists) or 'true'});"
+        )
 
 
-def _is_whole(depth: tuple[Axis, ...]) -> bool:
+def _is_whole(depth: tuple[Axis, ...], elements: Elements) -> bool:
     total = 1
     for axis in depth:
         if not axis.extent.is_const:
             return False
         total *= axis.extent.const
-    return total % DEPTH == 0
+    return total * elements.bytes % (2 * DEPTH) == 0
 
 
 def early_reads(writer: Writer, found: Match) -> list[Load]:
@@ -193,7 +213,8 @@ def write_store(writer: Writer, found: Match) -> None:
             kind = vector.pack_type(node.dtype)
             writer.line(f"got.p{k} = *(const {kind}*)&{writer.load(node)};")
         writer.line("return got;")
-    head = "auto store = [&](int m, int n, const float* sum, const decltype(read(0, 0))& got)"
+    kind = scalar.c_type(found.sum.dtype)
+    head = f"auto store = [&](int m, int n, const {kind}* sum, const decltype(read(0, 0))& got)"
     with writer.block(head, tail=";"), writer.positions():
         writer.decode("m", [(axis.name, axis.extent) for axis in found.left.axes])
         if packed:

@@ -1,4 +1,4 @@
-"""What tensor cores take: sums of products of values that float16 holds exactly.
+"""What tensor cores take: sums of products of values that a narrow type holds exactly.
 
 Input -> Output: a stage -> its sum, its two factors and their axes, or the reason why not.
 Guarantees: rows are the axes of one factor alone, columns those of the other (outputs side by side
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.codegen.cuda.elements import Elements, elements_of
 from tilewright.codegen.cuda.layout import layout_of
 from tilewright.codegen.cuda.plan import ONE, Draft
 from tilewright.codegen.cuda.writer import Writer
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import Affine
 from tilewright.kernel.ir import (
@@ -33,30 +34,33 @@ from tilewright.kernel.ir import (
 )
 from tilewright.kernel.nest import prepare
 
-CHUNK = 8  # neighbours that are copied at once
+CHUNK = 8  # neighbours of 16 bits that are copied at once, and outputs that are stored at once
 FEW = 8  # rows or columns of many products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """One factor: its value in float16, the axes that only it depends on.
+    """One factor: its value as it is stored, the axes that only it depends on.
 
     Attributes:
         deep: chunks run along the depth, else along ``axes``.
-        source: the load that a chunk copies, where its 8 elements lie side by side; else None, and
+        source: the load that a chunk copies, where its 16 bytes lie side by side; else None, and
             each element is computed.
+        fill: what there is where a guard does not hold.
     """
 
     value: Expr
     axes: tuple[Axis, ...]
     deep: bool
     source: Load | None
+    fill: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """A sum and what it is made of."""
 
+    elements: Elements
     sum: Reduce
     left: Operand
     right: Operand
@@ -121,17 +125,21 @@ def match(draft: Draft, writer: Writer) -> Match | str:
         return "not one sum that every output needs"
     node = sums[0]
     body = node.body
-    is_product = isinstance(body, Call) and body.op == "mul" and body.dtype is FLOAT32
-    if node.combiner != "sum" or not is_product:
-        return "not a sum of float32 products"
-    factors = [as_half(part) for part in body.children]
-    if factors[0] is None or factors[1] is None:
-        return "a factor is not stored as float16"
-    return _operands(draft, node, (body.children[0], body.children[1]), (factors[0], factors[1]))
+    if node.combiner != "sum" or not (isinstance(body, Call) and body.op == "mul"):
+        return "not a sum of products"
+    left, right = (stored_type(part) for part in body.args)
+    if left is None or right is None:
+        return "a factor is not stored in a narrow type"
+    if elements_of(left, right, node.dtype) is None:
+        return f"no instruction multiplies {left} by {right} into {node.dtype}"
+    first, second = as_stored(body.args[0], left), as_stored(body.args[1], right)
+    if first is None or second is None:
+        return f"a factor is no {left if first is None else right}"
+    return _operands(draft, node, body.args, (first, second))
 
 
 def _operands(
-    draft: Draft, node: Reduce, factors: tuple[Expr, Expr], halves: tuple[Expr, Expr]
+    draft: Draft, node: Reduce, factors: tuple[Expr, ...], stored: tuple[Expr, Expr]
 ) -> Match | str:
     nest = draft.nest
     inner = {axis.name for axis in node.axes}
@@ -145,14 +153,17 @@ def _operands(
     if not sides[0] and not sides[1]:
         return "no factor has axes of its own"
     operands = [
-        _operand(draft, node, factor, half, tuple(axes))
-        for factor, half, axes in zip(factors, halves, sides, strict=True)
+        _operand(draft, node, factor, own, tuple(axes))
+        for factor, own, axes in zip(factors, stored, sides, strict=True)
     ]
     last = nest.axes[-1].name if nest.axes else ""
     if any(axis.name == last for axis in sides[0]):
         operands.reverse()  # outputs side by side belong to one row
     alone = {axis.name for side in operands for axis in side.axes}
+    elements = elements_of(operands[0].value.dtype, operands[1].value.dtype, node.dtype)
+    assert elements is not None
     return Match(
+        elements=elements,
         sum=node,
         left=operands[0],
         right=operands[1],
@@ -161,54 +172,71 @@ def _operands(
     )
 
 
-def as_half(node: Expr) -> Expr | None:
-    """The same value in float16, if that holds it exactly for sure."""
+def stored_type(node: Expr) -> DType | None:
+    """The type that a factor is converted from."""
     match node:
-        case Cast() if node.arg.dtype is FLOAT16 and not node.bits:
+        case Cast() if not node.bits:
+            return node.arg.dtype
+        case Call() if node.op == "select":
+            return stored_type(node.args[1]) or stored_type(node.args[2])
+    return None
+
+
+def as_stored(node: Expr, dtype: DType) -> Expr | None:
+    """The same value in a narrow type, if that holds it exactly for sure."""
+    match node:
+        case Cast() if node.arg.dtype is dtype and not node.bits:
             return node.arg
         case Const():
-            exact = float(np.float16(node.value)) == node.value
-            return constant(node.value, FLOAT16) if exact else None
+            with np.errstate(over="ignore", invalid="ignore"):
+                exact = float(np.asarray(node.value).astype(dtype.numpy)) == node.value
+            return constant(node.value, dtype) if exact else None
         case Call() if node.op == "select":
-            then, other = (as_half(part) for part in node.args[1:])
+            then, other = (as_stored(part, dtype) for part in node.args[1:])
             return None if then is None or other is None else select(node.args[0], then, other)
     return None
 
 
 def _operand(
-    draft: Draft, node: Reduce, factor: Expr, half: Expr, axes: tuple[Axis, ...]
+    draft: Draft, node: Reduce, factor: Expr, stored: Expr, axes: tuple[Axis, ...]
 ) -> Operand:
     """How an operand is read: along the direction in which it lies in memory."""
     depth = draft.nest.reduce_axes[id(node)]
-    loads = [n for n in walk(factor) if isinstance(n, Load) and n.dtype is FLOAT16]
+    loads = [n for n in walk(factor) if isinstance(n, Load) and n.dtype is stored.dtype]
     forms = [draft.nest.loads[id(load)] for load in loads if id(load) in draft.nest.loads]
     deep = any(form.stride(depth[-1].name) == ONE for form in forms)
     along = depth if deep or not axes else axes
     deep = along is depth
-    source = _chunk_source(draft, half, along)
-    return Operand(value=half, axes=axes, deep=deep, source=source)
+    source, fill = _chunk_source(draft, stored, along)
+    return Operand(value=stored, axes=axes, deep=deep, source=source, fill=fill)
 
 
-def _chunk_source(draft: Draft, half: Expr, along: tuple[Axis, ...]) -> Load | None:
-    """The load of a chunk, where 8 elements along the last of the axes are 16 aligned bytes."""
-    load, guards = half, []
+def _chunk_source(draft: Draft, stored: Expr, along: tuple[Axis, ...]) -> tuple[Load | None, int]:
+    """The load of a chunk, where 16 aligned bytes lie along the last of the axes, and what there
+    is instead where its guards do not hold.
+    """
+    load, guards, fills = stored, [], set()
     while isinstance(load, Call) and load.op == "select":
-        if not isinstance(load.args[2], Const) or float(load.args[2].value) != 0:
-            return None
+        if not isinstance(load.args[2], Const):
+            return None, 0
         guards.append(load.args[0])
+        fills.add(load.args[2].value)
         load = load.args[1]
-    if not isinstance(load, Load) or id(load) not in draft.nest.loads:
-        return None
-    last = along[-1]
-    if not last.extent.is_const or last.extent.const % CHUNK:
-        return None
+    if not isinstance(load, Load) or id(load) not in draft.nest.loads or len(fills) > 1:
+        return None, 0
+    if load.dtype.is_float and fills - {0}:
+        return None, 0
+    last, chunk = along[-1], CHUNK * 2 // load.dtype.storage_bytes
+    if not last.extent.is_const or last.extent.const % chunk:
+        return None, 0
     if any(last.name in draft.varies_with(guard) for guard in guards):
-        return None
-    return load if _is_aligned(draft.nest.loads[id(load)], last.name) else None
+        return None, 0
+    aligned = _is_aligned(draft.nest.loads[id(load)], last.name, chunk)
+    return (load, int(fills.pop()) if fills else 0) if aligned else (None, 0)
 
 
-def _is_aligned(form: Affine, last: str) -> bool:
+def _is_aligned(form: Affine, last: str, chunk: int) -> bool:
     if form.rest or form.stride(last) != ONE:
         return False
     others = [factor for name, factor in form.terms.items() if name != last]
-    return all((factor % CHUNK) == Dim.of(0) for factor in (*others, form.offset))
+    return all((factor % chunk) == Dim.of(0) for factor in (*others, form.offset))

@@ -13,12 +13,13 @@ from collections.abc import Collection
 from tilewright.codegen.cuda import vector
 from tilewright.codegen.cuda.plan import ONE, Draft, Refusal, Shape
 from tilewright.codegen.cuda.writer import Writer
-from tilewright.core.shape import Dim, product
+from tilewright.core.shape import product
 from tilewright.kernel.ir import Load, Reduce, walk
 
 NAME = "pack"
 THREADS, FEW_THREADS = 128, 64
 _FEW = 132 * 128  # packs
+_ALONE = 16  # neighbours of one point, which are stored together wherever they come from
 _LONGEST = 128  # of a reduction: more points are shared by threads
 _BUSY, _LONG = 4096, 16  # fewer packs of longer reductions leave the GPU idle
 _MANY = 132 * 2048  # packs that keep the GPU busy however long they wait
@@ -52,7 +53,7 @@ def _refusal(draft: Draft, writer: Writer) -> str | None:
     if reason is not None:
         return reason
     forms = [form for form in nest.loads.values() if vector.is_aligned(form, last.name)]
-    if not forms and last.extent != Dim.of(vector.WIDTH):
+    if not forms and last.extent.const > _ALONE:
         return "nothing is read along the last axis"
     values = [store.value for store in nest.stage.stores]
     always = vector.reductions(writer, values)

@@ -180,6 +180,8 @@ TW_FN float tw_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// A product that is rounded before anything is added to it.
+TW_FN float tw_product(float a, float b) { return __fmul_rn(a, b); }
 TW_FN float tw_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -201,6 +203,26 @@ TW_FN float tw_rough_gelu(float x) {
             a * (-0.05294858398670941f + a * (0.007670805958619141f + a * (-0.0005757989069619427f +
             a * (-1.2794698246198167e-05f + a * 4.2783701813670665e-06f))))));
   return (x < 0 ? 0.0f : x) - a * tw_exp2(p);
+}
+// Quantised values (exact.py). Numbers below 2^22 are rounded to the nearest, half to even.
+TW_FN int tw_nearest(float x) { return tw_bits<int>(x + 12582912.0f) - 0x4b400000; }
+TW_FN float tw_whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
+// byte - zero, both small.
+TW_FN float tw_byte_to_float(u8 x, int zero) {
+  return tw_bits<float>(0x4b000000u | x) - (8388608.0f + (float)zero);
+}
+TW_FN float tw_byte_to_float(s8 x, int zero) {
+  return tw_bits<float>(0x4b000000u | (u32)(u8)(x ^ 0x80)) - (8388736.0f + (float)zero);
+}
+// a / b: the first quotient is off by two roundings, and each step squares what is missing.
+TW_FN float tw_quotient(float a, float b, float inverse) {
+  float q = tw_product(a, inverse);
+  q = fmaf(fmaf(-q, b, a), inverse, q);
+  return fmaf(fmaf(-q, b, a), inverse, q);
+}
+TW_FN float tw_quotient_or_limit(float a, float b, float inverse) {
+  float q = tw_product(a, inverse);
+  return fabsf(q) < 1e30f ? tw_quotient(a, b, inverse) : q;
 }
 TW_FN float tw_modulo(float a, float b) {
   float m = fmodf(a, b);

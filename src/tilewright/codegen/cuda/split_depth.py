@@ -5,7 +5,7 @@
         out[m, n] = f(sum over s < S: part[s, m, n])
 Why: few outputs are few blocks; with parts, every multiprocessor has one.
 Requires: a contraction that tensor cores take, of known sizes.
-Guarantees: parts are float32 and are added in order.
+Guarantees: parts have the type of the sum and are added in order.
 Not here: the contraction of a part (contraction), whose group the part is.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tilewright.codegen.cuda.operands import FEW, Sizes, sizes_of
 from tilewright.codegen.cuda.tile import best_tile
-from tilewright.core.dtypes import FLOAT32, INT64
+from tilewright.core.dtypes import INT64
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import (
     Axis,
@@ -49,7 +49,7 @@ def split_depth(kernel: Kernel) -> tuple[Kernel, int]:
     body = substitute(node.body, {axis.name: moved})
     partial = reduce_axes("sum", (*node.axes[:-1], inner), body)
     name = f"{kernel.outputs[0].name}$parts"
-    buffer = Buffer(name, FLOAT32, (part.extent, *(a.extent for a in stage.axes)))
+    buffer = Buffer(name, node.dtype, (part.extent, *(a.extent for a in stage.axes)))
     point = tuple(a.var for a in stage.axes)
     first = Stage((part, *stage.axes), (Store(name, (part.var, *point), partial),))
     total = reduce_axes("sum", (part,), buffer[(part.var, *point)])

@@ -1,14 +1,15 @@
-// A tile of a contraction by a block: operands in half precision, sums in single precision.
+// A tile of a contraction by a block: operands of 16 bits, sums in single precision.
 // Operands come in chunks of 8 along the direction in which they lie side by side in memory.
+// Pairs of bytes are copied like values of 16 bits: u16 stands for either.
 
 #ifdef __CUDACC__
 extern __shared__ __align__(128) unsigned char tw_shared[];
 TW_FN u32 tw_shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-TW_FN void tw_copy8(u16* to, const u16* from) {
+template <class T> TW_FN void tw_copy8(u16* to, const T* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(tw_shared_address(to)), "l"(from));
 }
 // 16 bytes of global memory, or zeros; the address must be a valid one in either case.
-TW_FN void tw_copy8_if(u16* to, const u16* from, bool wanted) {
+template <class T> TW_FN void tw_copy8_if(u16* to, const T* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(tw_shared_address(to)),
                "l"(from), "r"(wanted ? 16 : 0));
 }
@@ -32,12 +33,25 @@ template <bool TRANSPOSE> TW_FN void tw_matrices2(u32* r, const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1]) : "r"(at));
 }
-TW_FN void tw_mma(float* c, const u32* a, const u32* b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-               "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+// What tensor cores multiply. PAIR: elements in 16 bits. add: 16 rows by 8 columns, by a warp.
+#define TW_ELEMENTS(NAME, SUM, LETTER, ELEMENTS, TYPES)                                      \
+  struct NAME {                                                                              \
+    typedef SUM Sum;                                                                         \
+    static constexpr int PAIR = ELEMENTS;                                                    \
+    static __device__ __forceinline__ void add(SUM* c, const u32* a, const u32* b) {         \
+      asm volatile("mma.sync.aligned." TYPES " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "      \
+                   "{%0,%1,%2,%3};"                                                          \
+                   : "+" LETTER(c[0]), "+" LETTER(c[1]), "+" LETTER(c[2]), "+" LETTER(c[3])  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));      \
+    }                                                                                        \
+  };
+TW_ELEMENTS(TwHalf, float, "f", 1, "m16n8k16.row.col.f32.f16.f16.f32")
+TW_ELEMENTS(TwBfloat, float, "f", 1, "m16n8k16.row.col.f32.bf16.bf16.f32")
+TW_ELEMENTS(TwFloat8, float, "f", 2, "m16n8k32.row.col.f32.e4m3.e4m3.f32")
+TW_ELEMENTS(TwU8S8, s32, "r", 2, "m16n8k32.row.col.s32.u8.s8.s32")
+TW_ELEMENTS(TwS8U8, s32, "r", 2, "m16n8k32.row.col.s32.s8.u8.s32")
+TW_ELEMENTS(TwS8S8, s32, "r", 2, "m16n8k32.row.col.s32.s8.s8.s32")
+TW_ELEMENTS(TwU8U8, s32, "r", 2, "m16n8k32.row.col.s32.u8.u8.s32")
 #endif
 TW_FN void tw_zero8(u16* to) {
   u64* words = (u64*)to;
@@ -47,14 +61,14 @@ TW_FN void tw_zero8(u16* to) {
 
 // The 4 lanes that share a row of sums hold 2 columns of each block of 8; they swap them, so that
 // each has 4 times 2 columns of one block.
-TW_FN void tw_swap_columns(float (&v)[8]) {
+template <class T> TW_FN void tw_swap_columns(T (&v)[8]) {
 #pragma unroll
   for (int mask = 1; mask < 4; mask *= 2)
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       if (k / 2 & mask) continue;
       bool high = threadIdx.x & mask;
-      float got = tw_across(high ? v[k] : v[k + 2 * mask], mask);
+      T got = tw_across(high ? v[k] : v[k + 2 * mask], mask);
       v[k] = high ? got : v[k];
       v[k + 2 * mask] = high ? v[k + 2 * mask] : got;
     }
@@ -68,8 +82,8 @@ struct TwPlace {
 // BM x BN outputs; WM x WN warps share them and WK of them share the depth, BK each at a time.
 // A_DEEP, B_DEEP: the operand's chunks run along the depth, else along its rows or columns.
 // LAST: the last axis of the depth, if only that one changes within a step; else -1.
-template <int BM, int BN, int BK, int WM, int WN, int WK, int STAGES, bool A_DEEP, bool B_DEEP,
-          int LAST>
+template <class ELEMENTS, int BM, int BN, int BK, int WM, int WN, int WK, int STAGES, bool A_DEEP,
+          bool B_DEEP, int LAST>
 struct TwTile {
   static constexpr int DEPTH = BK * WK, PAD = 8, THREADS = 32 * WM * WN * WK;
   static constexpr int A_LINES = A_DEEP ? BM : DEPTH, A_LINE = A_DEEP ? DEPTH : BM;
@@ -130,7 +144,7 @@ struct TwTile {
 #pragma unroll
       for (int i = 0; i < MI; ++i)
 #pragma unroll
-        for (int j = 0; j < NI; ++j) tw_mma(sums[i][j], left[i], right[j]);
+        for (int j = 0; j < NI; ++j) ELEMENTS::add(sums[i][j], left[i], right[j]);
     }
   }
 

@@ -1,5 +1,5 @@
 // Products whose operands are plain matrices with the depth side by side, on Hopper and later: one
-// warp has the copy engine fetch steps of 64 halves, groups of 4 warps multiply them. A block takes
+// warp has the copy engine fetch steps of 64 halves, or as many pairs of bytes, groups of 4 warps multiply them. A block takes
 // one tile after the other, and fetches the next one while it stores.
 struct alignas(64) TwMap {
   u64 words[16];
@@ -32,8 +32,9 @@ TW_FN void tw_fetch_box(u16* to, const TwMap* map, int k, int row, u64* barrier)
 // BM x BN outputs by GROUPS of 4 warps. TURNS: each group has tiles of its own, so that one stores
 // while another multiplies. FIXED: the columns' operand is a constant, which is fetched before the
 // kernel before this one has ended.
-template <int BM, int BN, int GROUPS, int STAGES, bool TURNS, bool FIXED>
+template <class ELEMENTS, int BM, int BN, int GROUPS, int STAGES, bool TURNS, bool FIXED>
 struct TwMatrix {
+  typedef typename ELEMENTS::Sum Sum;
   static constexpr int DEPTH = 64, WARPS = 4 * GROUPS, BAND = 8;
   static constexpr int A_SIZE = BM * DEPTH, STAGE = (BM + BN) * DEPTH;
   static constexpr int MI = BM / (TURNS ? 64 : 64 * GROUPS), NI = BN / 8;
@@ -52,7 +53,7 @@ struct TwMatrix {
   }
 
   static __device__ __forceinline__ void multiply(const u16* a, const u16* b,
-                                                  float (&sums)[MI][NI][4]) {
+                                                  Sum (&sums)[MI][NI][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     a += first_row() * DEPTH;
 #if TW_WGMMA
@@ -61,7 +62,7 @@ struct TwMatrix {
     for (int step = 0; step < DEPTH / 16; ++step)
 #pragma unroll
       for (int i = 0; i < MI; ++i)
-        TwWgmma<BN>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2, right + step * 2);
+        TwWgmma<BN, ELEMENTS>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2, right + step * 2);
 #else
 #pragma unroll
     for (int step = 0; step < DEPTH / 8; step += 2)
@@ -74,8 +75,8 @@ struct TwMatrix {
         for (int j = 0; j < NI; j += 2) {
           int column = j * 8 + lane % 8 + lane / 16 * 8, part = step + lane / 8 % 2;
           tw_matrices4<false>(right, b + column * DEPTH + (part ^ column % 8) * 8);
-          tw_mma(sums[i][j], left, right);
-          tw_mma(sums[i][j + 1], left, right + 2);
+          ELEMENTS::add(sums[i][j], left, right);
+          ELEMENTS::add(sums[i][j + 1], left, right + 2);
         }
       }
 #endif
@@ -106,35 +107,59 @@ struct TwMatrix {
     }
   }
 
-  template <class Read, class Store>
+  // Outputs of a thread in units of 8 side by side, some units at a time: a part.
+  static constexpr int UNITS = NI / 4;
+  static constexpr int TOGETHER = UNITS % 4 == 0 ? 4 : UNITS % 3 == 0 ? 3 : UNITS;
+  static constexpr int ACROSS = UNITS / TOGETHER, PARTS = MI * 2 * ACROSS;
+
+  static __device__ __forceinline__ int row_of(int part) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = part / ACROSS;
+    return first_row() + line / 2 * 64 + warp % 4 * 16 + line % 2 * 8 + lane / 4;
+  }
+  static __device__ __forceinline__ int column_of(int part) {
+    return part % ACROSS * TOGETHER * 32 + (int)threadIdx.x % 4 * 8;
+  }
+
+  template <class Got, class Read>
+  static __device__ __forceinline__ void read_part(Got (&got)[TOGETHER], int part, int m0, int n0,
+                                                   int M, int N, Read& read) {
+    int m = m0 + row_of(part), n = n0 + column_of(part), last = N < 8 ? 0 : N - 8;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k)
+      got[k] = read(M % BM == 0 || m < M ? m : M - 1,
+                    N % BN == 0 || n + k * 32 < N ? n + k * 32 : last);
+  }
+
+  // What outputs need of memory is read a part ahead where that takes few registers: the first
+  // part before the tile is multiplied.
+  template <class Got> static constexpr bool AHEAD = sizeof(Got) <= 8;
+
+  template <class Got, class Read, class Store>
   static __device__ __forceinline__ void finish(int m0, int n0, int M, int N,
-                                                float (&sums)[MI][NI][4], Read& read,
-                                                Store& store) {
-    constexpr int UNITS = NI / 4, TOGETHER = UNITS % 4 == 0 ? 4 : UNITS % 3 == 0 ? 3 : UNITS;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = N < 8 ? 0 : N - 8;
+                                                Sum (&sums)[MI][NI][4], Got (&got)[TOGETHER],
+                                                Read& read, Store& store) {
 #pragma unroll
-    for (int i = 0; i < MI; ++i)
+    for (int part = 0; part < PARTS; ++part) {
+      // Known when compiled: no branches between units, where there are registers for several.
+      bool whole = ELEMENTS::PAIR > 1 && AHEAD<Got> && M % BM == 0 && N % BN == 0;
+      Got next[TOGETHER];
+      if (!AHEAD<Got>) read_part(got, part, m0, n0, M, N, read);
+      if (AHEAD<Got> && part + 1 < PARTS) read_part(next, part + 1, m0, n0, M, N, read);
+      int line = part / ACROSS, first = part % ACROSS * TOGETHER;
+      int m = m0 + row_of(part), n = n0 + column_of(part);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        int m = m0 + first_row() + i * 64 + warp % 4 * 16 + half * 8 + lane / 4;
+      for (int k = 0; k < TOGETHER; ++k) {
+        Sum sum[8];
 #pragma unroll
-        for (int first = 0; first < UNITS; first += TOGETHER) {
-          int n = n0 + (first * 4 + lane % 4) * 8;
-          decltype(read(0, 0)) got[TOGETHER];
-#pragma unroll
-          for (int k = 0; k < TOGETHER; ++k)
-            got[k] = read(m < M ? m : M - 1, n + k * 32 < N ? n + k * 32 : last);
-#pragma unroll
-          for (int k = 0; k < TOGETHER; ++k) {
-            float sum[8];
-#pragma unroll
-            for (int e = 0; e < 8; ++e)
-              sum[e] = sums[i][(first + k) * 4 + e / 2][2 * half + e % 2];
-            tw_swap_columns(sum);
-            if (m < M && n + k * 32 < N) store(m, n + k * 32, sum, got[k]);
-          }
-        }
+        for (int e = 0; e < 8; ++e)
+          sum[e] = sums[line / 2][(first + k) * 4 + e / 2][2 * (line % 2) + e % 2];
+        tw_swap_columns(sum);
+        if (whole || (m < M && n + k * 32 < N)) store(m, n + k * 32, sum, got[k]);
       }
+      if (AHEAD<Got> && part + 1 < PARTS)
+#pragma unroll
+        for (int k = 0; k < TOGETHER; ++k) got[k] = next[k];
+    }
   }
 
   template <class Read, class Store>
@@ -171,7 +196,11 @@ struct TwMatrix {
       int number = ++turn * steps;
       if (TURNS && turn % GROUPS != (int)threadIdx.x / 128) continue;
       if (TURNS && turn > 0) tw_barrier_wait(turns + turn % GROUPS, (turn - 1) / GROUPS & 1);
-      float sums[MI][NI][4];
+      int m, n;
+      place(tile, down, across, m, n);
+      decltype(read(0, 0)) got[TOGETHER];
+      if (AHEAD<decltype(read(0, 0))>) read_part(got, 0, m, n, M, N, read);
+      Sum sums[MI][NI][4];
 #pragma unroll
       for (int i = 0; i < MI; ++i)
 #pragma unroll
@@ -199,9 +228,7 @@ struct TwMatrix {
       tw_wgmma_wait<0>();
       if (lane == 0) tw_barrier_arrive(empty + (number + STAGES - 1) % STAGES);
 #endif
-      int m, n;
-      place(tile, down, across, m, n);
-      finish(m, n, M, N, sums, read, store);
+      finish(m, n, M, N, sums, got, read, store);
     }
   }
 };

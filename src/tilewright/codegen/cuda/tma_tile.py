@@ -2,7 +2,8 @@
 
 Input -> Output: rows, columns, depth -> ``TmaTile``.
 Method: the least time by a linear model, whose rates were fitted to 367 timed kernels of 22 sizes
-with what follows products in networks, on one H200 (its choices took 4 % longer than the best).
+with what follows products in networks, on one H200 (its choices took 4 % longer than the best), and
+for products of bytes to 205 of 14 sizes (2.5 % longer).
 Not here: timing tiles on the GPU at hand.
 """
 
@@ -17,9 +18,12 @@ _MOST_BYTES = 226 * 1024
 _SHARED_BYTES = 112 * 1024  # with which two blocks share a multiprocessor
 _MOST_STAGES = 12
 _MOST_SUMS = 64  # of a thread, where two blocks share the registers
+_BUSY = 1.5  # what follows a sum of bytes, from which it is long
 _SMALL, _FEW_STEPS = 128 * 128, 4  # outputs of blocks that store soon after they begin
 _RATES_US = (0.6075, 0.6582, 0.2126, 1.3546, 0.2761, 1.2817)
 _RATES_IN_TURNS_US = (0.0, 0.2867, 0.2103, 1.6013, 0.1541, 0.8178)
+_BYTES_US = (0.9019, 0.4008, 0.317, 1.0725, 0.0, 1.6782)
+_BYTES_IN_TURNS_US = (0.3907, 1.33, 0.3934, 0.746, 0.0825, 0.0194)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,24 +121,33 @@ def _filled(bare: TmaTile, limit: int, size: tuple[int, int, int]) -> TmaTile | 
 
 
 def choose_tma_tile(
-    rows: int, columns: int, depth: int, reads: bool = False
+    rows: int, columns: int, depth: int, reads: bool = False, cost: float = 0
 ) -> tuple[TmaTile, float]:
     """The tile that should take the least time, and that time in microseconds.
 
     Args:
         reads: each output needs another value of memory; several blocks wait for them at once.
+        cost: as for ``predict_us``.
     """
     found = candidates(rows, columns, depth)
-    if reads and depth <= _FEW_STEPS * DEPTH:
+    if reads and not cost and depth <= _FEW_STEPS * DEPTH:
         found = [tile for tile in found if tile.rows * tile.columns <= _SMALL]
-    timed = [(predict_us(t, rows, columns, depth), t) for t in found]
-    time, tile = min(timed, key=lambda item: item[0])
+    if cost > _BUSY:  # its values need registers beside the sums
+        most = _MOST_SUMS // 2 if reads else _MOST_SUMS
+        found = [tile for tile in found if tile.sums <= most]
+    timed = [(predict_us(t, rows, columns, depth, cost), t) for t in found]
+    # Of equals, with few steps, blocks that share a multiprocessor: one stores, one multiplies.
+    shared = bool(cost) and depth <= 2 * _FEW_STEPS * DEPTH
+    time, tile = min(timed, key=lambda item: (item[0], -item[1].resident * shared))
     return tile, time
 
 
-def predict_us(tile: TmaTile, rows: int, columns: int, depth: int) -> float:
+def predict_us(tile: TmaTile, rows: int, columns: int, depth: int, cost: float = 0) -> float:
     """The model, by its terms: launch; each tile; what steps multiply; sums that are stored; what
     steps wait for, cost by themselves.
+
+    Args:
+        cost: of products of bytes: what follows each sum, relative to its scale and rounding alone.
     """
     blocks = -(-rows // tile.rows) * -(-columns // tile.columns)
     steps = -(-depth // DEPTH)
@@ -145,9 +158,12 @@ def predict_us(tile: TmaTile, rows: int, columns: int, depth: int) -> float:
         1.0,
         waves,
         waves * steps * outputs * DEPTH * 1e-6,
-        waves * outputs * 1e-4,
+        waves * outputs * 1e-4 * (cost or 1),
         waves * steps / min(tile.stages, steps),
         waves * steps * 0.1,
     )
-    rates = _RATES_IN_TURNS_US if tile.turns else _RATES_US
+    if cost:
+        rates = _BYTES_IN_TURNS_US if tile.turns else _BYTES_US
+    else:
+        rates = _RATES_IN_TURNS_US if tile.turns else _RATES_US
     return sum(rate * term for rate, term in zip(rates, terms, strict=True))

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from tilewright.codegen.cuda import scalar
+from tilewright.codegen.cuda import exact, scalar
 from tilewright.codegen.cuda.bounds import Bounds
 from tilewright.codegen.cuda.layout import Layout
-from tilewright.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
+from tilewright.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT8, INT64, UINT8
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import Affine
@@ -38,6 +38,7 @@ from tilewright.kernel.nest import Nest
 
 _LONG_SUM = 512  # a longer sum of floats is kept in parts, which keeps its rounding small
 _PART = 128
+_COARSE = (FLOAT16, BFLOAT16, INT8, UINT8)  # types that do not show the last bits of functions
 
 
 class Writer:
@@ -52,8 +53,9 @@ class Writer:
         self.kernel, self.nest, self.layout = kernel, nest, layout
         self.types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.stored = {store.buffer for store in nest.stage.stores}
-        # Results of few bits do not show the last bits of functions in between.
-        self.rough = all(self.types[name] in (FLOAT16, BFLOAT16) for name in self.stored)
+        self.rough = all(self.types[name] in _COARSE for name in self.stored)
+        # Quantised values are stated with every operation rounded by itself.
+        self.exact = exact.stores_bytes([self.types[name] for name in self.stored])
         self.bounds = Bounds(extents_of(kernel, nest))
         self.position: dict[str, str] = {}
         if kernel.steps is not None:
@@ -258,7 +260,8 @@ class Writer:
         value = self._text(node.arg)
         if self.kind(node.arg) == "int" and node.arg.dtype is INT64:
             value = f"(s64){value}"
-        return self.define(self.kind(node), scalar.convert(node, value))
+        found = exact.cast(node, value, self._text) if self.exact else None
+        return self.define(self.kind(node), found or scalar.convert(node, value))
 
     def _call(self, node: Call) -> str:
         if node.op in ("select", "blend"):
@@ -272,6 +275,8 @@ class Writer:
             args = [f"(s64){arg}" for arg in args]
         if node.op in ("erf", "gelu") and node.dtype is FLOAT32 and self.rough:
             return self.define("float", f"tw_rough_{node.op}({args[0]})")
+        if self.exact and (found := exact.call(node, args, self._text)) is not None:
+            return self.define("float", found)
         return self.define(scalar.c_type(node.dtype), scalar.call(node, args))
 
     def _narrow(self, node: Call, args: list[str]) -> str:
@@ -290,6 +295,9 @@ class Writer:
     def _choice(self, node: Call) -> str:
         condition, then, other = node.args
         kind, chosen = self.kind(node), self._text(condition)
+        limited = exact.limit(node, self._text) if self.exact else None
+        if limited is not None:
+            return self.define(kind, limited)
         if self._known(then) is not None and self._known(other) is not None:
             return self.define(kind, f"{chosen} ? {self._text(then)} : {self._text(other)}")
         if node.op == "blend":

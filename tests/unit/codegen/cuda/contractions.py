@@ -1,4 +1,4 @@
-"""Contractions of float16 values as kernels: matrix products and convolutions.
+"""Contractions of narrow values as kernels: matrix products and convolutions.
 
 Input -> Output: sizes -> a kernel; a kernel -> random inputs.
 """
@@ -10,9 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import (
+    BFLOAT16,
+    FLOAT8_E4M3FN,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    INT32,
+    UINT8,
+    DType,
+)
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Expr, Kernel, reduce_axes, select
+from tilewright.kernel.ir import Axis, Buffer, Expr, Kernel, constant, reduce_axes, select
+from tilewright.lower.quantized import requantized
 from unit.codegen.cpu.kernels import buffer, pure
 
 
@@ -32,6 +42,47 @@ def product(
         return (reduce_axes("sum", (r,), left * right) + c[j]).max(0.0).cast(FLOAT16)
 
     return pure(buffer("out", *lead, m, n, dtype=FLOAT16), (a, b, c), body)
+
+
+def narrow_product(m: int, n: int, k: int, left: DType, right: DType | None = None) -> Kernel:
+    """``a @ b'`` of narrow values with sums in float32, or requantised by columns from int32."""
+    right = left if right is None else right
+    a, b, r = buffer("a", m, k, dtype=left), buffer("b", n, k, dtype=right), Axis("r", Dim.of(k))
+    factor, wide = buffer("factor", n), FLOAT32 if left.is_float else INT32
+
+    def body(i: Expr, j: Expr) -> Expr:
+        product = a[i, r.var].cast(wide) * b[j, r.var].cast(wide)
+        total = reduce_axes("sum", (r,), product)
+        if left.is_float:
+            return total * factor[j]
+        return requantized(total, factor[j], constant(3, UINT8), UINT8)
+
+    kind = FLOAT32 if left.is_float else UINT8
+    return pure(buffer("out", m, n, dtype=kind), (a, b, factor), body)
+
+
+def byte_convolution(
+    x: tuple[int, int, int, int], filters: int, size: int, *, stride: int = 1, zero: int = 0
+) -> Kernel:
+    """A convolution of ``x`` [n, h, w, c] with padding by its zero point, plus a residual."""
+    n, h, w, channels = x
+    pad = size // 2
+    high, wide = ((extent + 2 * pad - size) // stride + 1 for extent in (h, w))
+    data = buffer("x", n, h, w, channels, dtype=UINT8)
+    weights = buffer("w", filters, size, size, channels, dtype=INT8)
+    other = buffer("r", n, high, wide, filters, dtype=UINT8)
+    kh, kw, c = (Axis(name, Dim.of(k)) for name, k in (("kh", size), ("kw", size), ("c", channels)))
+
+    def body(*index: Expr) -> Expr:
+        b, i, j, o = index
+        row, column = i * stride + kh.var - pad, j * stride + kw.var - pad
+        inside = row.ge(0) & row.lt(h) & column.ge(0) & column.lt(w)
+        value = select(inside, data[b, row, column, c.var], constant(zero, UINT8))
+        product = value.cast(INT32) * weights[o, kh.var, kw.var, c.var].cast(INT32)
+        total = reduce_axes("sum", (kh, kw, c), product).cast(FLOAT32) * 0.001
+        return requantized(total + other[index].cast(FLOAT32), constant(1.0, FLOAT32), None, UINT8)
+
+    return pure(buffer("out", n, high, wide, filters, dtype=UINT8), (data, weights, other), body)
 
 
 def convolution(
@@ -85,10 +136,29 @@ CONTRACTIONS: dict[str, Kernel] = {
 }
 
 
+NARROW: dict[str, Kernel] = {
+    "bfloat16": narrow_product(40, 72, 96, BFLOAT16),
+    "float8": narrow_product(40, 72, 160, FLOAT8_E4M3FN),
+    "uint8 by int8": narrow_product(72, 40, 144, UINT8, INT8),
+    "int8 by uint8": narrow_product(40, 72, 144, INT8, UINT8),
+    "int8": narrow_product(40, 72, 256, INT8),
+    "uint8": narrow_product(40, 72, 144, UINT8),
+    "window of bytes": byte_convolution((2, 7, 6, 32), 24, 3),
+    "strided window of bytes, padding 7": byte_convolution((1, 9, 8, 16), 40, 3, stride=2, zero=7),
+    "bytes, one tap": byte_convolution((1, 5, 5, 144), 40, 1),
+}
+
+
 def feeds_of(kernel: Kernel) -> dict[str, npt.NDArray[Any]]:
-    """Normal numbers for every input."""
+    """Normal numbers for every input of floats, all integers for others."""
     rng = np.random.default_rng(0)
-    return {
-        own.name: rng.standard_normal([dim.const for dim in own.shape]).astype(own.dtype.numpy)
-        for own in kernel.inputs
-    }
+    return {own.name: _values(rng, own) for own in kernel.inputs}
+
+
+def _values(rng: np.random.Generator, own: Buffer) -> npt.NDArray[Any]:
+    shape = [dim.const for dim in own.shape]
+    if own.dtype.is_integer:
+        ends = np.iinfo(own.dtype.numpy)
+        return rng.integers(ends.min, ends.max + 1, shape).astype(own.dtype.numpy)
+    scale = 0.01 if own.name == "factor" else 1.0
+    return (scale * rng.standard_normal(shape)).astype(own.dtype.numpy)

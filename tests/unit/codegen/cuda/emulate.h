@@ -87,16 +87,17 @@ static unsigned short tw_double_to_half(double x) {
 }
 static unsigned short tw_float_to_half(float x) { return tw_double_to_half(x); }
 
-static void tw_copy8(unsigned short* to, const unsigned short* from) {
+static void tw_copy8(unsigned short* to, const void* from) {
   if ((uintptr_t)from % 16 || (uintptr_t)to % 16) __builtin_trap();
   memcpy(to, from, 16);
 }
-static void tw_copy8_if(unsigned short* to, const unsigned short* from, bool wanted) {
+static void tw_copy8_if(unsigned short* to, const void* from, bool wanted) {
   if (wanted) return tw_copy8(to, from);
   if ((uintptr_t)to % 16) __builtin_trap();
   memset(to, 0, 16);
 }
 static float tw_exp2(float x) { return exp2f(x); }
+static float tw_product(float a, float b) { return a * b; }
 static float tw_reciprocal(float x) { return 1 / x; }
 static unsigned tw_half2(float low, float high) {
   return tw_float_to_half(low) | (unsigned)tw_float_to_half(high) << 16;
@@ -130,22 +131,49 @@ template <bool T> static void tw_matrices4(unsigned* r, const unsigned short* p)
 template <bool T> static void tw_matrices2(unsigned* r, const unsigned short* p) {
   tw_matrices<T>(r, p, 2);
 }
-static float half_of(unsigned word, int place) { return tw_half_to_float(word >> (16 * place)); }
-static void tw_mma(float* c, const unsigned* a, const unsigned* b) {
-  unsigned base = current / 32 * 32, lane = current % 32;
-  memcpy(registers[current], a, 16);
-  memcpy(registers[current] + 4, b, 8);
-  tw_warp_barrier();
-  for (int k = 0; k < 4; ++k) {
-    int row = lane / 4 + k / 2 * 8, column = lane % 4 * 2 + k % 2;
-    for (int d = 0; d < 16; ++d) {
-      unsigned left = registers[base + row % 8 * 4 + d % 8 / 2][row / 8 + d / 8 * 2];
-      unsigned right = registers[base + column * 4 + d % 8 / 2][4 + d / 8];
-      c[k] += half_of(left, d % 2) * half_of(right, d % 2);
+// What tensor cores multiply, by the value of an element of 32 bits.
+template <class SUM, int PER_PAIR, SUM (*LEFT)(unsigned, int), SUM (*RIGHT)(unsigned, int)>
+struct Elements {
+  typedef SUM Sum;
+  static constexpr int PAIR = PER_PAIR;
+  static void add(SUM* c, const unsigned* a, const unsigned* b) {
+    unsigned base = current / 32 * 32, lane = current % 32;
+    memcpy(registers[current], a, 16);
+    memcpy(registers[current] + 4, b, 8);
+    tw_warp_barrier();
+    for (int k = 0; k < 4; ++k) {
+      int row = lane / 4 + k / 2 * 8, column = lane % 4 * 2 + k % 2;
+      for (int word = 0; word < 8; ++word) {
+        unsigned left = registers[base + row % 8 * 4 + word % 4][row / 8 + word / 4 * 2];
+        unsigned right = registers[base + column * 4 + word % 4][4 + word / 4];
+        for (int d = 0; d < 2 * PAIR; ++d) c[k] += LEFT(left, d) * RIGHT(right, d);
+      }
     }
+    tw_warp_barrier();
   }
-  tw_warp_barrier();
+};
+static float half_of(unsigned word, int place) { return tw_half_to_float(word >> (16 * place)); }
+static float bfloat_of(unsigned word, int place) {
+  unsigned bits = word >> (16 * place) << 16;
+  float y;
+  memcpy(&y, &bits, 4);
+  return y;
 }
+static float float8_of(unsigned word, int place) {
+  unsigned x = word >> (8 * place) & 255;
+  int e = x >> 3 & 15, m = x & 7;
+  float y = (x & 127) == 127 ? NAN : ldexpf((float)(e ? m + 8 : m), (e ? e : 1) - 10);
+  return x & 128 ? -y : y;
+}
+static int u8_of(unsigned word, int place) { return word >> (8 * place) & 255; }
+static int s8_of(unsigned word, int place) { return (signed char)(word >> (8 * place)); }
+typedef Elements<float, 1, half_of, half_of> TwHalf;
+typedef Elements<float, 1, bfloat_of, bfloat_of> TwBfloat;
+typedef Elements<float, 2, float8_of, float8_of> TwFloat8;
+typedef Elements<int, 2, u8_of, s8_of> TwU8S8;
+typedef Elements<int, 2, s8_of, u8_of> TwS8U8;
+typedef Elements<int, 2, s8_of, s8_of> TwS8S8;
+typedef Elements<int, 2, u8_of, u8_of> TwU8U8;
 
 template <class Body> struct Runner {
   static Body* body;

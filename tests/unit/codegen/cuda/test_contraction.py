@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.codegen.cuda.generate import generate
 from tilewright.codegen.cuda.nvrtc import compile_text
-from tilewright.codegen.cuda.operands import as_half
+from tilewright.codegen.cuda.operands import as_stored
 from tilewright.codegen.cuda.tile import choose_tile
 from tilewright.core.dtypes import FLOAT16, FLOAT32
 from tilewright.core.shape import Dim
@@ -54,7 +54,7 @@ def test_others_are_computed_one_by_one(name: str) -> None:
 
 REFUSALS = {
     "not one sum that every output needs": fixed(KERNELS["add_relu"](), SIZES["odd"]),
-    "a factor is not stored as float16": fixed(KERNELS["matmul"](), SIZES["vectors"]),
+    "a factor is not stored in a narrow type": fixed(KERNELS["matmul"](), SIZES["vectors"]),
     "not a sum of float32 products": fixed(KERNELS["matmul_int8"](), SIZES["vectors"]),
     "not one store without a guard": fixed(KERNELS["two_outputs"](), SIZES["odd"]),
     "an axis is ordered": fixed(KERNELS["running_sum"](), SIZES["odd"]),
@@ -74,14 +74,14 @@ def test_refusals_have_reasons(reason: str) -> None:
 def test_only_values_that_float16_holds_exactly_are_factors() -> None:
     half, single = buffer("h", 1, dtype=FLOAT16)[0], buffer("s", 1)[0]
     wide = half.cast(FLOAT32)
-    assert as_half(wide) is half
-    assert as_half(single) is None
-    assert as_half(wide + 1.0) is None
-    assert as_half(constant(0.5, FLOAT32)) is constant(0.5, FLOAT16)
-    assert as_half(constant(0.1, FLOAT32)) is None
+    assert as_stored(wide, FLOAT16) is half
+    assert as_stored(single, FLOAT16) is None
+    assert as_stored(wide + 1.0, FLOAT16) is None
+    assert as_stored(constant(0.5, FLOAT32), FLOAT16) is constant(0.5, FLOAT16)
+    assert as_stored(constant(0.1, FLOAT32), FLOAT16) is None
     chosen = select(single.gt(0.0), wide, 0.0)
-    assert as_half(chosen) is select(single.gt(0.0), half, 0.0)
-    assert as_half(select(single.gt(0.0), wide, single)) is None
+    assert as_stored(chosen, FLOAT16) is select(single.gt(0.0), half, 0.0)
+    assert as_stored(select(single.gt(0.0), wide, single), FLOAT16) is None
 
 
 def test_tiles_grow_with_the_work_and_share_the_depth_where_there_is_little() -> None:

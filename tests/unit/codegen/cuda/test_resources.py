@@ -12,7 +12,7 @@ import pytest
 from tilewright.codegen.cuda.generate import generate
 from tilewright.codegen.cuda.nvrtc import compile_text, compiler_version
 from unit.codegen.cpu.kernels import KERNELS
-from unit.codegen.cuda.contractions import CONTRACTIONS
+from unit.codegen.cuda.contractions import CONTRACTIONS, NARROW
 
 RECORD = Path(__file__).with_name("resources.json")
 ARCHS = ("sm_80", "sm_90", "sm_100")
@@ -27,7 +27,8 @@ def _recorded() -> Usage:
 
 
 def _usage(name: str, arch: str) -> Usage:
-    kernel = CONTRACTIONS[name] if name in CONTRACTIONS else KERNELS[name]()
+    contractions = {**CONTRACTIONS, **NARROW}
+    kernel = contractions[name] if name in contractions else KERNELS[name]()
     return {
         symbol: {
             "registers": usage.registers,
@@ -57,7 +58,7 @@ def regressions(found: Usage, recorded: Usage) -> list[str]:
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", [*CONTRACTIONS, *KERNELS])
+@pytest.mark.parametrize("name", [*CONTRACTIONS, *NARROW, *KERNELS])
 def test_kernels_need_no_more_than_recorded(name: str, arch: str, update_golden: bool) -> None:
     found = _usage(name, arch)
     if update_golden:

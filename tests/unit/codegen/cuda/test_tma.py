@@ -70,7 +70,7 @@ def test_groups_take_turns_where_there_are_several_long_tiles() -> None:
     assert not turns(128, 768, 768)  # one tile a block
     assert not turns(200704, 256, 64)  # each is multiplied at once
     text = generate(LARGE, clusters=True, tile=_tile(128, 128, turns=True)).text
-    assert "TwMatrix<128, 128, 2, 7, true" in text
+    assert "TwMatrix<TwHalf, 128, 128, 2, 7, true" in text
     assert "__launch_bounds__(288)" in text
 
 
