@@ -2,7 +2,8 @@
 
 Input -> Output: weights, their scale and the second moments of the layer's inputs -> integers,
 each the floor of weight / scale or one more.
-    minimises  tr(E G E') + 0.01 * sum(1 - |2h - 1|**beta),  E = (floor + h) * scale - weights,
+    minimises  tr(E G E') + 0.01 * sum(1 - |2h - 1|**beta),  E = (floor + h) * scale - weights, with
+    scale and G relative to their greatest elements,
     h = clip(1.2 * sigmoid(v) - 0.1, 0, 1), by Adam; beta goes from 20 to 2 after a warm start
 Guarantees: deterministic; the result is never worse on G than rounding to the nearest.
 Source: Nagel et al., Up or Down? Adaptive Rounding for Post-Training Quantization (2020).
@@ -43,7 +44,7 @@ def adaround(layer: Layer, params: Affine, gram: Array, *, steps: int = STEPS) -
     exact = as_matrix(layer, layer.weights) / steps_of
     nearest = as_matrix(layer, quantize(layer.weights, params)).astype(np.float32)
     moments = gram.astype(np.float32)
-    best = _searched(exact, steps_of, moments, steps)
+    best = _searched(exact, _relative(steps_of), _relative(moments), steps)
     real = as_matrix(layer, layer.weights)
 
     def lost(whole: Array) -> Array:
@@ -52,6 +53,12 @@ def adaround(layer: Layer, params: Affine, gram: Array, *, steps: int = STEPS) -
     better = lost(best) < lost(nearest)
     chosen = np.where(better[..., None], best, nearest)
     return from_matrix(layer, np.ascontiguousarray(chosen)).astype(np.int8)
+
+
+def _relative(values: Array) -> Array:
+    """To the greatest, so that the penalty weighs alike whatever the units are."""
+    found: Array = values / (np.abs(values).max(initial=0) or 1)
+    return found
 
 
 def _searched(exact: Array, scale: Array, gram: Array, steps: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,13 @@ def _product(seed: int = 0) -> tuple[Layer, Any]:
     return layer, x
 
 
+@pytest.mark.parametrize("size", [1, 1e30])
 @pytest.mark.parametrize("rounding", [gptq, adaround])
-def test_rounding_by_second_moments_is_closer_than_to_the_nearest(rounding: Any) -> None:
+def test_rounding_by_second_moments_is_closer_than_to_the_nearest(
+    rounding: Any, size: float
+) -> None:
     layer, x = _product()
+    layer = replace(layer, weights=layer.weights * np.float32(size))
     _, params = quantize_weights(layer.weights, None)
     coarse = type(params)(scale=params.scale * 8, zero=params.zero)
     gram = (x.T @ x / len(x)).astype(np.float64)[None]
@@ -116,7 +121,8 @@ def test_rounding_by_second_moments_is_closer_than_to_the_nearest(rounding: Any)
     assert found.dtype == np.int8
 
     def error(integers: Any) -> float:
-        return float(np.square(x @ (dequantize(integers, coarse) - layer.weights)).mean())
+        off = (dequantize(integers, coarse) - layer.weights).astype(np.float64)
+        return float(np.square(x @ off).mean())
 
     assert error(found) < 0.5 * error(nearest)
 
