@@ -42,8 +42,8 @@ from unit.quantized.qdq import simulated
 ROUNDS, ROUND_MS = 11, 8.0
 SIZE = 8192
 TYPES = {
-    "uint8 by int8": (UINT8, INT8),
     "int8": (INT8, INT8),
+    "uint8 by int8": (UINT8, INT8),
     "float8_e4m3fn": (FLOAT8_E4M3FN, FLOAT8_E4M3FN),
     "bfloat16": (BFLOAT16, BFLOAT16),
     "float16": (FLOAT16, FLOAT16),
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--tune", type=int, default=1, help="candidates of each kernel to time")
-    parser.add_argument("--tiles", type=int, default=3, help="tiles of each product to time")
+    parser.add_argument("--tiles", type=int, default=1, help="tiles of each product to time")
     parser.add_argument("--commit", default="")
     args = parser.parse_args()
     device = open_device()

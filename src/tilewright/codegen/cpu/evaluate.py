@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewright.codegen.cpu.additions import Line, clamped_lines
-from tilewright.codegen.cpu.byte_sums import sum_of_bytes
+from tilewright.codegen.cpu.byte_sums import emit_byte_sum
 from tilewright.codegen.cpu.convert import emit_cast, emit_constant, register_type
 from tilewright.codegen.cpu.emit import I32, I64, PTR, Builder, Value, constant, index
 from tilewright.codegen.cpu.frame import Positions, Variant
@@ -25,7 +25,6 @@ from tilewright.codegen.cpu.rounding import (
     emit_quotient,
     emit_rounded,
     emit_saturated,
-    limited,
     quotient_in,
     rounded_number,
     saturated_number,
@@ -37,6 +36,7 @@ from tilewright.core.dtypes import DType
 from tilewright.core.errors import InternalError
 from tilewright.kernel.affine import Affine
 from tilewright.kernel.bfloat16 import rounded_float
+from tilewright.kernel.byte_sums import sum_of_bytes
 from tilewright.kernel.ir import (
     AxisVar,
     Call,
@@ -49,6 +49,7 @@ from tilewright.kernel.ir import (
     Stage,
     walk,
 )
+from tilewright.kernel.limits import limited
 from tilewright.kernel.nest import Nest
 from tilewright.kernel.schedule import Schedule
 
@@ -216,7 +217,7 @@ class Evaluator(Positions):
         total, quotient = sum_of_bytes(number), quotient_in(number)
         if total is not None:
             leaves = [self.value(leaf, variant) for leaf in total.leaves]
-            return found[0], total.emit(self.b, leaves)
+            return found[0], emit_byte_sum(self.b, total, leaves)
         if quotient is None or not isinstance(quotient.args[1], Const):
             return None
         top = self.value(quotient.args[0], variant)

@@ -17,6 +17,7 @@ from tilewright.codegen.cpu.emit import I8, I16, I32, Builder, Value, constant
 from tilewright.core.dtypes import FLOAT32, INT32, UINT8
 from tilewright.kernel.bounds import bounds
 from tilewright.kernel.ir import Call, Cast, Const, Expr
+from tilewright.kernel.limits import limited
 
 _LIMIT = 2.0**31
 _MODERATE = 2.0**60
@@ -37,13 +38,6 @@ def rounded_number(expr: Cast) -> Expr | None:
     if found is None or not -_LIMIT <= found[1] <= found[2] < _LIMIT:
         return None
     return arg.args[0]
-
-
-def limited(number: Expr) -> tuple[Expr, float, float] | None:
-    """The number inside of a lower limit around an upper one, and both limits."""
-    low = _limit(number, "gt")
-    high = None if low is None else _limit(low[0], "lt")
-    return None if low is None or high is None else (high[0], low[1], high[1])
 
 
 def saturated_number(expr: Cast) -> Expr | None:
@@ -101,16 +95,6 @@ def emit_quotient(b: Builder, top: Value, divisor: float) -> Value:
     estimate = b.mul(top, inverse)
     left = b.fma(b.fneg(estimate), below, top)
     return b.fma(left, inverse, estimate)
-
-
-def _limit(expr: Expr, op: str) -> tuple[Expr, float] | None:
-    """``value`` and ``bound`` of ``select(value op bound, value, bound)``."""
-    if not (isinstance(expr, Call) and expr.op == "select"):
-        return None
-    test, value, bound = expr.args
-    if not (isinstance(bound, Const) and isinstance(test, Call) and test.op == op):
-        return None
-    return (value, float(bound.value)) if test.args == (value, bound) else None
 
 
 def emit_rounded(b: Builder, value: Value) -> Value:

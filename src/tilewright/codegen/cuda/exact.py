@@ -1,9 +1,10 @@
 """Arithmetic of quantised values in few instructions, every operation rounded by itself.
 
     min(max(x, low), high)   select  ->  2 instructions
+    (a * s + b * t) / u      of bytes, about to be rounded  ->  2 multiply-adds (kernel.byte_sums)
     int32(round(x))          conversions, which are slow  ->  the last bits of x + 1.5 * 2^23
     float(byte) - zero       a conversion  ->  the last bits of 2^23 + byte
-    x / constant             IEEE's division  ->  two steps of Newton's iteration
+    x / constant             IEEE's division  ->  the product with the inverse, mended once
 Input -> Output: a node of a kernel that stores bytes -> its text, or None: as anywhere else.
 Guarantees: the same values as elsewhere (quotients below 1e-30 or above 1e30, which no byte tells
 apart, may differ in their last bit), products are not contracted with sums; signs of zeros may
@@ -20,10 +21,13 @@ import numpy as np
 from tilewright.codegen.cuda import scalar
 from tilewright.core.dtypes import FLOAT32, INT8, INT32, UINT8, DType
 from tilewright.kernel.bounds import bounds
+from tilewright.kernel.byte_sums import sum_of_bytes
 from tilewright.kernel.ir import Call, Cast, Const, Expr
+from tilewright.kernel.limits import limited
 
 _LARGEST = 2.0**22  # of numbers that 1.5 * 2^23 is added to
 _BYTES = 256
+_MANTISSA = 0x7FFFFF  # where all bits are set, the inverse is too far off
 _MODERATE = 2.0**60  # of divisors, and the inverse of their least
 
 
@@ -46,7 +50,8 @@ def call(node: Call, args: Sequence[str], text: Callable[[Expr], str]) -> str | 
         return f"tw_whole({args[0]})"
     if node.op == "div" and isinstance(node.args[1], Const):
         divisor = np.float32(node.args[1].value)
-        if 1 / _MODERATE < abs(divisor) < _MODERATE:
+        mantissa = divisor.view(np.uint32) & _MANTISSA
+        if 1 / _MODERATE < abs(divisor) < _MODERATE and mantissa != _MANTISSA:
             inverse = scalar.literal(float(np.float32(1 / np.float64(divisor))), FLOAT32)
             checked = "" if bounds(node.args[0]).is_finite else "_or_limit"
             return f"tw_quotient{checked}({args[0]}, {args[1]}, {inverse})"
@@ -57,6 +62,14 @@ def limit(node: Call, text: Callable[[Expr], str]) -> str | None:
     """The text of ``x < c ? x : c`` or ``x > c ? x : c``, of an x that is computed anyway."""
     if node.op != "select":
         return None
+    total, found = sum_of_bytes(node), limited(node)
+    if total is not None and found is not None:
+        first, second = (text(leaf) for leaf in total.leaves)
+        near, far, offset, low, high = (
+            scalar.literal(number, FLOAT32) for number in (*total.factors, total.offset, *found[1:])
+        )
+        inner = f"fmaf({first}, {near}, fmaf({second}, {far}, {offset}))"
+        return f"fmaxf(fminf({inner}, {high}), {low})"
     test, value, other = node.args
     if node.dtype is not FLOAT32 or not isinstance(other, Const) or not isinstance(test, Call):
         return None

@@ -214,10 +214,9 @@ TW_FN float tw_byte_to_float(u8 x, int zero) {
 TW_FN float tw_byte_to_float(s8 x, int zero) {
   return tw_bits<float>(0x4b000000u | (u32)(u8)(x ^ 0x80)) - (8388736.0f + (float)zero);
 }
-// a / b: the first quotient is off by two roundings, and each step squares what is missing.
+// a / b, correctly rounded: an estimate, mended by its remainder, which is exact.
 TW_FN float tw_quotient(float a, float b, float inverse) {
   float q = tw_product(a, inverse);
-  q = fmaf(fmaf(-q, b, a), inverse, q);
   return fmaf(fmaf(-q, b, a), inverse, q);
 }
 TW_FN float tw_quotient_or_limit(float a, float b, float inverse) {

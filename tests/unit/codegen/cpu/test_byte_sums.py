@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.codegen.cpu.byte_sums import sum_of_bytes
 from tilewright.codegen.cpu.generate import generate
 from tilewright.codegen.cpu.target import CpuTarget, named_target
 from tilewright.core.dtypes import FLOAT32, INT8, INT32, UINT8, DType
+from tilewright.kernel.byte_sums import sum_of_bytes
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Call, Expr, Kernel, call, constant, reduce_over, walk
 from tilewright.lower.quantized import nearest
