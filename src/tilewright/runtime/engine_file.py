@@ -134,7 +134,7 @@ def _write(parts: EngineParts, file: Any) -> None:
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
             archive.writestr(entry, data)
-            hashes[name] = piece_hash.start(data)()
+            hashes[name] = piece_hash.hash_of(data)
 
         table = {
             name: [_dtype(a).name, list(a.shape)] for name, a in sorted(parts.constants.items())
@@ -300,16 +300,16 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
     if missing:
         raise CorruptEngine(f"missing members {missing[:5]}", remedy=_REMEDY)
     weights = _stored(archive, entries[WEIGHTS])
-    hashed = piece_hash.start(weights.data, weights.forget)
-    kernels = [name for name in hashes if name.startswith("kernels/")]
-    codes = {name: _member(archive, name) for name in kernels if not name.endswith(_SOURCES)}
-    for name, code in codes.items():
-        _check_hash(name, piece_hash.start(code)(), hashes)
-    program = decode(document["program"])
-    if not isinstance(program, Program):
-        raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
-    info = _info(decode(document["info"]))
-    _check_hash(WEIGHTS, hashed(), hashes)  # it was computed all the while
+    with piece_hash.hashing(weights.data, weights.forget) as hashed:
+        kernels = [name for name in hashes if name.startswith("kernels/")]
+        codes = {name: _member(archive, name) for name in kernels if not name.endswith(_SOURCES)}
+        for name, code in codes.items():
+            _check_hash(name, piece_hash.hash_of(code), hashes)
+        program = decode(document["program"])
+        if not isinstance(program, Program):
+            raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
+        info = _info(decode(document["info"]))
+        _check_hash(WEIGHTS, hashed(), hashes)  # it was computed all the while
     constants = read_weights(weights.data, document["constants"], document["strings"])
     exports = {key: tuple(map(str, names)) for key, names in document["exports"].items()}
     check_program(program, constants, exports)
@@ -379,7 +379,7 @@ class _Later:
         entry, data = self._packed[name]
         try:
             content = members.unpacked(data, entry)
-            _check_hash(name, piece_hash.start(content)(), self._hashes)
+            _check_hash(name, piece_hash.hash_of(content), self._hashes)
         except zlib.error as error:
             reason = f"{name} cannot be read: {error}"
             raise CorruptEngine(reason, file=self._file, remedy=_REMEDY) from error

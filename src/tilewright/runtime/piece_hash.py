@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
 ROWS, COLUMNS = 512, 256
 PIECE_BYTES = 8 * ROWS * COLUMNS
+THREADS = "tilewright-hash"  # the names of threads begin so
 _GROUP = 8  # pieces that a thread takes at once
 Data = bytes | memoryview
 
@@ -53,8 +55,13 @@ class PieceHash:
         return found.hexdigest()
 
 
-def start(data: Data, forget: Callable[[int, int], None] | None = None) -> Callable[[], str]:
-    """Begins to hash; what is returned waits for the hash.
+@contextmanager
+def hashing(
+    data: Data, forget: Callable[[int, int], None] | None = None
+) -> Iterator[Callable[[], str]]:
+    """Hashes while the caller does something else; what it is given waits for the hash.
+
+    At the end nothing reads the data any more, be it a file that is about to change.
 
     Args:
         forget: called with the first byte and the number of bytes that were read last.
@@ -70,21 +77,28 @@ def start(data: Data, forget: Callable[[int, int], None] | None = None) -> Calla
             forget(first, end - first)
         return sums
 
-    if len(groups) > 1:
-        pool = ThreadPoolExecutor(min(len(groups), len(os.sched_getaffinity(0))))
-        found = pool.map(read, groups)
-        pool.shutdown(wait=False)
-    else:
-        found = iter([read(group) for group in groups])
-
-    def wait() -> str:
-        digest = hashlib.sha256()
+    def digest(found: Iterable[bytes]) -> str:
+        total = hashlib.sha256()
         for sums in found:
-            digest.update(sums)
-        digest.update(data[whole:])
-        return digest.hexdigest()
+            total.update(sums)
+        total.update(data[whole:])
+        return total.hexdigest()
 
-    return wait
+    if len(groups) < 2:
+        yield lambda: digest(map(read, groups))
+        return
+    pool = ThreadPoolExecutor(min(len(groups), len(os.sched_getaffinity(0))), THREADS)
+    try:
+        found = pool.map(read, groups)
+        yield lambda: digest(found)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def hash_of(data: Data, forget: Callable[[int, int], None] | None = None) -> str:
+    """The hash of all data (see ``hashing``)."""
+    with hashing(data, forget) as wait:
+        return wait()
 
 
 def _sums(pieces: Data | bytearray) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.runtime import piece_hash
-from tilewright.runtime.piece_hash import PieceHash, start
+from tilewright.runtime.piece_hash import PieceHash, hash_of, hashing
 
 SIZE = 8 * 3 * 2
 
@@ -32,33 +34,34 @@ def test_the_hash_does_not_depend_on_how_data_comes(parts: list[bytes]) -> None:
     written = PieceHash()
     for part in parts:
         written.update(part)
-    assert written.hexdigest() == start(b"".join(parts))() == start(memoryview(b"".join(parts)))()
+    whole = b"".join(parts)
+    assert written.hexdigest() == hash_of(whole) == hash_of(memoryview(whole))
 
 
 @pytest.mark.parametrize("size", [0, 1, SIZE - 1])
 def test_what_is_less_than_a_piece_has_its_plain_hash(size: int) -> None:
-    assert start(bytes(size))() == hashlib.sha256(bytes(size)).hexdigest()
+    assert hash_of(bytes(size)) == hashlib.sha256(bytes(size)).hexdigest()
 
 
 def test_every_byte_counts() -> None:
     data = bytes(3 * SIZE + 1)
-    hashes = {start(data[:at] + b"\1" + data[at + 1 :])() for at in range(len(data))}
-    assert len(hashes | {start(data)(), start(data + b"\0")()}) == len(data) + 2
+    hashes = {hash_of(data[:at] + b"\1" + data[at + 1 :]) for at in range(len(data))}
+    assert len(hashes | {hash_of(data), hash_of(data + b"\0")}) == len(data) + 2
 
 
 def test_what_moves_is_found() -> None:
     words = np.arange(5 * SIZE // 8, dtype=np.uint64)
-    before = start(words.tobytes())()
+    before = hash_of(words.tobytes())
     for first in range(len(words)):
         for second in range(first):
             moved = words.copy()
             moved[[first, second]] = moved[[second, first]]
-            assert start(moved.tobytes())() != before
+            assert hash_of(moved.tobytes()) != before
 
 
 def test_every_whole_piece_is_forgotten_once_it_is_read() -> None:
     forgotten: list[tuple[int, int]] = []
-    start(bytes(5 * SIZE + 7), lambda first, size: forgotten.append((first, size)))()
+    hash_of(bytes(5 * SIZE + 7), lambda first, size: forgotten.append((first, size)))
     assert sorted(forgotten) == [(0, 2 * SIZE), (2 * SIZE, 2 * SIZE), (4 * SIZE, SIZE)]
 
 
@@ -68,12 +71,23 @@ def test_groups_are_hashed_by_as_many_threads_as_there_are_processors(
     asked: list[int] = []
 
     class Pool(ThreadPoolExecutor):
-        def __init__(self, count: int) -> None:
+        def __init__(self, count: int, names: str) -> None:
             asked.append(count)
-            super().__init__(count)
+            super().__init__(count, names)
 
     monkeypatch.setattr(piece_hash, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
     for size in (2 * SIZE, 4 * SIZE, 9 * SIZE):
-        start(bytes(size))()
+        hash_of(bytes(size))
     assert asked == [2, 3]
+
+
+def test_nothing_is_read_once_the_caller_has_given_up() -> None:
+    """The data may be a mapped file, which the caller is free to shorten then."""
+    names: list[str] = []
+    with pytest.raises(LookupError), hashing(bytes(40 * SIZE), lambda *_: time.sleep(0.02)):
+        names = [thread.name for thread in threading.enumerate()]
+        raise LookupError
+    assert any(name.startswith(piece_hash.THREADS) for name in names)
+    left = [thread.name for thread in threading.enumerate()]
+    assert not any(name.startswith(piece_hash.THREADS) for name in left)
