@@ -38,11 +38,13 @@ class _Link:
     value: Buffer
     hand: Hand
     flops: int
+    is_copy: bool
 
     @property
     def waits(self) -> bool:
-        """The value takes as long to move as to compute with."""
-        return self.num_bytes > _CACHE_BYTES and self.flops <= _MOST_WORK * self.num_bytes
+        """The value takes as long to move as to compute with; a copy is nothing but moved."""
+        is_little = self.is_copy or self.flops <= _MOST_WORK * self.num_bytes
+        return self.num_bytes > _CACHE_BYTES and is_little
 
     @property
     def num_bytes(self) -> int:
@@ -141,8 +143,10 @@ def _link(value: Buffer, writer: Kernel, reader: Kernel) -> _Link | str:
     found = hand(value, stages[0], stages[1])
     if isinstance(found, str):
         return found
-    flops = count(writer).flops + count(reader).flops
-    return _Link(value, found, flops.const) if flops.is_const else "its work is not known"
+    flops = [count(kernel).flops for kernel in (writer, reader)]
+    if not all(one.is_const for one in flops):
+        return "its work is not known"
+    return _Link(value, found, flops[0].const + flops[1].const, is_copy=flops[0].const == 0)
 
 
 def _computing(kernel: Kernel) -> Stage | None:

@@ -106,6 +106,13 @@ def test_several_images() -> None:
     assert any("in turns" in chosen for chosen in _same(_network([*shape], EXPANDED), x, 2))
 
 
+def test_a_copy_with_a_border_lies_in_a_ring() -> None:
+    shape = [1, 3, 600, 640]
+    x = RNG.standard_normal(shape).astype(np.float32)
+    bands = _same(_network([*shape], [(3, 2, 32, False)]), x, 2)
+    assert "2 kernels, row by row" in bands
+
+
 def test_rings_take_less_memory() -> None:
     model = _network([1, 16, 160, 160], EXPANDED)
     engine, whole = (
@@ -159,7 +166,15 @@ def test_bands_cover_all_rows() -> None:
         assert all(start <= end for start, end in zip(starts, ends, strict=False))
 
 
-def _joined_kernel() -> Any:
+@pytest.mark.parametrize("height", [120, 160, 240])
+def test_threads_get_equal_parts(height: int) -> None:
+    wave = find_wave(_joined_kernel(height))
+    assert wave is not None
+    assert wave.num_spans in (8, 16)
+    assert wave.num_bands % 2 == 0
+
+
+def _joined_kernel(height: int = 160) -> Any:
     found: list[Any] = []
     real = row_bands._joined
 
@@ -169,5 +184,5 @@ def _joined_kernel() -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_bands, "_joined", spy)
-        tw.compile(_network([1, 16, 160, 160], EXPANDED), verify=False, cache=None)
+        tw.compile(_network([1, 16, height, 160], EXPANDED), verify=False, cache=None)
     return found[0]

@@ -36,8 +36,9 @@ def write_wave(
     for ring in wave.rings:
         if ring.has_border:
             _zero(b, _address(b, args, layout, ring), ring.size)
-    begin = b.mul(lo, index(wave.per_span))
-    end = b.intrinsic("smin", I64, [b.mul(hi, index(wave.per_span)), index(wave.num_bands)])
+    begin, end = (
+        b.sdiv(b.mul(span, index(wave.num_bands)), index(wave.num_spans)) for span in (lo, hi)
+    )
     with b.loop(begin, end) as band:
         is_first = b.icmp("eq", band, begin)
         for number, (starts, ends) in zip(wave.stages, wave.bounds(), strict=True):

@@ -77,7 +77,7 @@ class Wave:
         hands, rings: from each stage to the next.
         counts: rows of each stage.
         per_band: rows of the last stage in one band.
-        per_span: bands that one thread runs at least.
+        num_spans: equal parts of the bands, a power of two; one thread runs at least one.
         borders: numbers of the stages that store the rings' borders; the wave does that.
     """
 
@@ -86,7 +86,7 @@ class Wave:
     rings: tuple[Ring, ...]
     counts: tuple[int, ...]
     per_band: int
-    per_span: int
+    num_spans: int
     borders: frozenset[int]
 
     @property
@@ -97,10 +97,6 @@ class Wave:
     @property
     def num_bands(self) -> int:
         return -(-self.counts[-1] // self.per_band)
-
-    @property
-    def num_spans(self) -> int:
-        return -(-self.num_bands // self.per_span)
 
     def axis(self, number: int) -> str:
         """The axis of a stage's rows."""
@@ -178,7 +174,7 @@ def _wave(kernel: Kernel, first: int) -> Wave | None:
         rings=tuple(own),
         counts=tuple(counts),
         per_band=per_band,
-        per_span=-(-num_bands // max(1, spans)),
+        num_spans=1 << max(1, spans).bit_length() - 1,
         borders=frozenset(borders),
     )
 
