@@ -55,7 +55,8 @@ _STREAMS = 4  # rows of memory read side by side where nothing that is loaded se
 _SHORT_ROW = 256
 _USUAL_SIZE = 40  # of a symbolic axis
 _MANY_TIMES = 4
-_FITTING_BYTES, _EXCEEDING_BYTES = 512 << 10, 4 << 20  # half of a usual second cache, and several
+_FEW_BLOCKS = 5
+_FITTING_BYTES, _EXCEEDING_BYTES = 640 << 10, 4 << 20  # most of a usual second cache, and several
 _MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
 _GROUPS = 16  # vectors of results in one parallel iteration
@@ -470,7 +471,7 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
             several = _columns_of_few_rows(nest, rows, target) if small and budget >= 8 else 2
             columns = _even_columns(column.extent, several, budget)
             beside = column.name
-            outer = () if _streams_rows(nest, column, columns) else (column.name,)
+            outer = () if _splits_rows(nest, column, columns) else (column.name,)
     if rows is not None:
         most = most if over_vectors else _STREAMS
         unroll[rows.name] = balanced(rows.extent, min(most, max(1, budget // columns)))
@@ -490,11 +491,13 @@ def _columns_of_few_rows(nest: Nest, rows: Axis | None, target: CpuTarget) -> in
     return max(2, min(4, (target.num_vectors - 1) // (rows.extent.const + 1)))
 
 
-def _streams_rows(nest: Nest, column: Axis, columns: int) -> bool:
-    """True where what rows read exceeds the second cache, and what columns read fits it.
+def _splits_rows(nest: Nest, column: Axis, columns: int) -> bool:
+    """True where rows go slowest, so that threads share them, though columns read weights.
 
-    Then rows go slowest: else each block of columns would read all rows from memory again.  Where
-    that is little beside the results, these are better written column by column.
+    What columns read has to fit the second cache.  Where what rows read exceeds it, each block of
+    columns would read all rows from memory again; where that is little beside the results, these
+    are better written column by column.  And with few blocks of columns each thread would read all
+    rows, half of which the other thread has just written.
     """
     sizes = {axis.name: axis.extent for axis in nest.axes}
     for axes in nest.reduce_axes.values():
@@ -509,7 +512,9 @@ def _streams_rows(nest: Nest, column: Axis, columns: int) -> bool:
     results = 4 * math.prod(_usual(axis.extent) for axis in nest.axes)
     again = totals[False] * -(-_usual(column.extent) // columns)
     exceeds = totals[False] > _EXCEEDING_BYTES and again > _MANY_TIMES * results
-    return exceeds and totals[True] <= _FITTING_BYTES
+    is_plain = len([axis for axis in nest.axes if axis.extent != ONE]) == 3  # one axis of rows
+    has_few = is_plain and _usual(column.extent) <= _FEW_BLOCKS * columns
+    return (exceeds or has_few) and totals[True] <= _FITTING_BYTES
 
 
 def _usual(extent: Dim) -> int:
