@@ -59,18 +59,18 @@ def _with_conditions(
     stage: Stage, layouts: Mapping[str, Layout], shapes: Mapping[str, tuple[Dim, ...]]
 ) -> Stage:
     extents = axis_extents(stage)
+    line = stage.axes[-2].extent if len(stage.axes) > 1 else Dim.of(1)
+    is_short = line.is_const and line.const <= _SHORT
     changed: dict[int, Expr] = {}
     for node in walk(*(store.value for store in stage.stores)):
         if not isinstance(node, Reduce) or not is_dot(node) or terms_of(node)[0] is not None:
             continue
         data = _bordered(node, layouts)
-        line = stage.axes[-2].extent if len(stage.axes) > 1 else Dim.of(1)
-        is_short = line.is_const and line.const <= _SHORT
-        inside = (
-            None
-            if data is None
-            else _inside(data, layouts[data.buffer], shapes, extents, pixels=is_short)
-        )
+        if data is None:
+            continue
+        # Where a sum has one channel, a dot product has several taps, which come together.
+        pixels = is_short and node.axes[-1].name not in data.index[-2].free_axes
+        inside = _inside(data, layouts[data.buffer], shapes, extents, pixels=pixels)
         if inside is not None:
             term = select(inside, node.body, constant(0, node.dtype))
             changed[id(node)] = reduce_axes(node.combiner, node.axes, term)

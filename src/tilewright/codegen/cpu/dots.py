@@ -85,8 +85,8 @@ def dot_of(nest: Nest, node: Reduce, vector: str, lanes: int, target: CpuTarget)
     ):
         return None  # guarded: what a guard keeps from being read may lie outside of its buffer
     conditions = () if inside is None else tuple(conjuncts(inside))
-    if any(vector in nest.depends(condition) for condition in conditions):
-        return None
+    if any({vector, axis} & nest.depends(condition) for condition in conditions):
+        return None  # products of one dot product come together
     return Dot(
         kind, axis, data[0], data[1], found[1], is_spread=strides[1] == _ONE, inside=conditions
     )

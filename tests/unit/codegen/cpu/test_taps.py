@@ -42,6 +42,20 @@ def window(size: int, step: int = 1, *, signed: bool = False) -> Kernel:
     return pure(buffer("out", FILTERS, size, size, 16, dtype=INT32), (x, w), body)
 
 
+def depthwise(size: int) -> Kernel:
+    """3x3 taps of one channel a sum: four of a line, the last with weight 0, are one product."""
+    x = buffer("x", 1, DEPTH, size + 2, size + 3, 16, dtype=UINT8)
+    w = buffer("w", DEPTH, 3, 16, 4, dtype=INT8)
+
+    def body(c: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
+        def term(p: Expr, tap: Expr) -> Expr:
+            return x[0, c, i + p, j + tap, lane].cast(INT32) * w[c, p, lane, tap].cast(INT32)
+
+        return reduce_over("sum", (3, 4), term)
+
+    return pure(buffer("out", DEPTH, size, size, 16, dtype=INT32), (x, w), body)
+
+
 def images(size: int, step: int, *, signed: bool) -> dict[str, Array]:
     whole, rng = step * (size - 1) + 3, np.random.default_rng(size)
     kind, low = (np.int8, -128) if signed else (np.uint8, 0)
@@ -90,6 +104,22 @@ def test_sums_are_the_same(target: CpuTarget, size: int, step: int, signed: bool
     want = interpret(plain, feeds, {})["out"]
     np.testing.assert_array_equal(interpret(kernel, feeds, {})["out"], want)
     np.testing.assert_array_equal(run_native(kernel, feeds, {}, target=target)["out"], want)
+
+
+@pytest.mark.parametrize("size", [7, 14, 15])
+def test_of_four_taps_at_once_only_lines_are_left_out(size: int) -> None:
+    layout = Layout(1, 16, border={2: (1, 1), 3: (1, 2)})
+    plain = depthwise(size)
+    kernel = skip_empty_taps(plain, {"x": layout}, 16)
+    assert conditions(kernel) == 2
+    rng = np.random.default_rng(size)
+    x = np.zeros((1, DEPTH, size + 2, size + 3, 16), np.uint8)
+    x[:, :, 1:-1, 1:-2] = rng.integers(0, 256, (1, DEPTH, size, size, 16))
+    w = rng.integers(-128, 128, (DEPTH, 3, 16, 4)).astype(np.int8)
+    w[..., 3] = 0
+    want = interpret(plain, {"x": x, "w": w}, {})["out"]
+    got = run_native(kernel, {"x": x, "w": w}, {}, target=host_target())["out"]
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("unroll", [{"i1": 2, "i2": 7}, {"i2": 3}, {"i2": 4, "i0": 3}, {"i1": 7}])
