@@ -20,7 +20,8 @@ from tilewright.core.dtypes import (
     UINT8,
     DType,
 )
-from tilewright.kernel.ir import Buffer, Expr, call, cast, reduce_over, select
+from tilewright.core.shape import Dim
+from tilewright.kernel.ir import Axis, Buffer, Expr, Stage, Store, call, cast, reduce_over, select
 from tilewright.lower.broadcast import broadcast_load, refuse_opaque
 from tilewright.lower.context import Lowering, Unlowerable
 from tilewright.lower.precision import compute_type, flag
@@ -28,6 +29,7 @@ from tilewright.lower.quantized import nearest, single
 from tilewright.lower.registry import lowers
 
 _UINT8_MAX = 255
+_LEAST_ROW = 256
 _NARROW = 16  # bits of integers that float32 holds, sums with a zero point too
 
 
@@ -112,24 +114,49 @@ def dequantize(ctx: Lowering) -> None:
 
 @lowers("DynamicQuantizeLinear")
 def dynamic_quantize(ctx: Lowering) -> None:
-    """Scale and zero point of a tensor's own range, then its quantisation to uint8."""
+    """Scale and zero point of a tensor's own range, then its quantisation to uint8.
+
+    Ends of the range are found row by row, which threads share, then those of all rows.
+    """
     x = ctx.input(0)
     refuse_opaque(x)
     y, scale, zero = (ctx.output(position) for position in range(3))
     scale = scale if scale is not None else ctx.temporary(FLOAT32, ())
     zero = zero if zero is not None else ctx.temporary(UINT8, ())
-    step, offset = scale[()], zero[()]
-
-    def low() -> Expr:
-        return reduce_over("min", x.shape, lambda *index: x[index]).min(0.0)
-
-    def spacing() -> Expr:
-        high = reduce_over("max", x.shape, lambda *index: x[index]).max(0.0)
-        span = high - low()
-        # A tensor of zeros has no range; any positive step gives zeros.
-        return select(span.gt(0.0), span / float(_UINT8_MAX), 1.0 / _UINT8_MAX)
-
-    ctx.pure(scale, spacing)
-    ctx.pure(zero, lambda: cast(call("round", -low() / step), UINT8))
+    split = _rows_of(x.shape)
+    ends = {op: ctx.temporary(FLOAT32, x.shape[:split]) for op in ("min", "max")}
+    axes = tuple(Axis(f"i{k}", dim) for k, dim in enumerate(x.shape[:split]))
+    row = tuple(axis.var for axis in axes)
+    first = tuple(
+        Store(own.name, row, reduce_over(op, x.shape[split:], lambda *rest: x[(*row, *rest)]))
+        for op, own in ends.items()
+    )
+    low, high = (_with_zero(op, own) for op, own in ends.items())
+    # A tensor of zeros has no range; any positive step gives zeros.
+    step = select((high - low).gt(0.0), (high - low) / float(_UINT8_MAX), 1.0 / _UINT8_MAX)
+    second = (
+        Store(scale.name, (), step),
+        Store(zero.name, (), cast(call("round", -low / step), UINT8)),
+    )
+    stages = Stage(axes, first), Stage((), second)
+    ctx.stages((scale, zero), stages, extra=tuple(ends.values()))
     if y is not None:
-        ctx.pure(y, lambda *index: _to_integer(x[index] / step, offset, UINT8))
+        known, shift = scale[()], zero[()]
+        ctx.pure(y, lambda *index: _to_integer(x[index] / known, shift, UINT8))
+
+
+def _with_zero(op: str, ends: Buffer) -> Expr:
+    """The least or greatest of the ends of all rows, and of 0."""
+    return call(op, reduce_over(op, ends.shape, lambda *index: ends[index]), 0.0)
+
+
+def _rows_of(shape: Sequence[Dim]) -> int:
+    """How many leading dims there are rows along: the rest holds enough for a vector loop."""
+    size = 1
+    for split in reversed(range(len(shape))):
+        if not shape[split].is_const:
+            return split
+        size *= shape[split].const
+        if size >= _LEAST_ROW:
+            return split
+    return 0

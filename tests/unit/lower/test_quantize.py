@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.runtime.reference import evaluate
 from unit.lower.harness import Case, check_case, node_cases, run_operator
 
 CASES = node_cases("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -93,6 +94,16 @@ def test_dynamic_quantisation_of_zeros() -> None:
     np.testing.assert_array_equal(y, np.zeros(4, np.uint8))
     assert scale > 0
     assert zero == 0
+
+
+@pytest.mark.parametrize("shape", [(), (300,), (3, 70, 5), (2, 4, 300), (40, 1, 512), (3, 0)])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_dynamic_quantisation_of_rows(shape: tuple[int, ...], symbolic: bool) -> None:
+    x = np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32) + 0.5
+    got = run_operator("DynamicQuantizeLinear", {"x": x}, ("y", "s", "z"), symbolic=symbolic)
+    want = evaluate("", "DynamicQuantizeLinear", [x], {}, opset=11, num_outputs=3)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_dynamic_quantisation_of_one_output() -> None:

@@ -26,6 +26,7 @@ _TILED = ("contraction", "dot_product")
 _MOST_TILES = 16
 _ALIAS_BYTES = 1 << 16  # lines so far apart push each other out: products take twice as long
 _CACHE_BYTES = 1 << 18  # a part of the second cache
+_SMALL_BYTES = 1 << 16  # weights of which a network has many, and which others push out
 _IMAGE_BYTES = 1 << 20  # the second cache
 _LINE_BYTES = 64
 _FEW_REGISTERS = 16
@@ -82,7 +83,7 @@ def _distance(
     distance = step.const * item
     if schedule.tactic == "dot_product" and (tiles == ONE or distance % _ALIAS_BYTES == 0):
         return None  # read once, in order; or see above
-    return distance if distance * panels.const > _CACHE_BYTES else None
+    return distance if distance * panels.const > _SMALL_BYTES else None
 
 
 def lines_ahead(nest: Nest, schedule: Schedule, target: CpuTarget) -> dict[int, range]:

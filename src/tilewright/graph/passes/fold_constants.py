@@ -5,8 +5,8 @@
 Requires: deterministic operators without sub-graphs whose inputs are constants, or integers that
     shape inference knows in full.
 Guarantees: values in the operator's own types, as the reference computes them; what raises, turns
-    finite numbers into NaN or Inf, grows by more than 16 MB or takes more than 2**33
-    multiplications is left for run time.
+    finite numbers into NaN or Inf that reach a result or a computed value, grows by more than 16 MB
+    or takes more than 2**33 multiplications is left for run time.
 Not here: DequantizeLinear of weights, which integer kernels want as they are.
 """
 
@@ -33,24 +33,34 @@ _EXPANDING = frozenset(
     "ConstantOfShape EyeLike Expand Tile Range Resize Pad OneHot CenterCropPad "
     "HannWindow HammingWindow BlackmanWindow MelWeightMatrix".split()
 )
+_INFINITE = Refused(reason="finite numbers become NaN or Inf, which is left for run time")
 _KEPT_QUANTISED = Refused(reason="quantised weights stay quantised for integer kernels")
 
 
 def _run(ctx: PassContext) -> None:
     ctx.info(fresh=True)
+    passing: dict[int, Array] = {}  # by id of a value: what has become NaN or Inf somewhere
+    waiting: list[ir.Node] = []  # that compute it
     for graph in ctx.graphs():
         for node in list(graph):
             if node.graph is not graph or (node.op_type == "Identity" and _returns(ctx, node)):
                 continue
-            found = _evaluate(ctx, node)
+            found = _evaluate(ctx, node, passing)
             if found is None:
                 found = _known_integers(ctx, node)
-            if isinstance(found, Refused):
+            if found is _INFINITE:
+                waiting.append(node)
+            elif isinstance(found, Refused):
                 ctx.refuse(node_label(node), found)
             elif found is not None:
                 _replace(ctx, node, found)
                 sizes = ", ".join("x".join(map(str, array.shape)) or "scalar" for array in found)
                 ctx.did(node_label(node), f"computed ahead ({sizes})")
+    for node in reversed(waiting):
+        if any(value.uses() or value.is_graph_output() for value in node.outputs):
+            ctx.refuse(node_label(node), _INFINITE)
+        else:
+            ctx.remove([node])
 
 
 fold_constants = Pass(name="fold_constants", run=_run)
@@ -61,10 +71,12 @@ def _returns(ctx: PassContext, node: ir.Node) -> bool:
     return node.graph is not ctx.model.graph and node.outputs[0].is_graph_output()
 
 
-def _evaluate(ctx: PassContext, node: ir.Node) -> list[Array] | Refused | None:
+def _evaluate(
+    ctx: PassContext, node: ir.Node, passing: dict[int, Array]
+) -> list[Array] | Refused | None:
     if node.op_type in RANDOM or any(subgraphs(node)):
         return None
-    inputs = [ctx.constant(value) for value in node.inputs]
+    inputs = [passing.get(id(value), ctx.constant(value)) for value in node.inputs]
     if any(
         array is None and value is not None
         for array, value in zip(inputs, node.inputs, strict=True)
@@ -96,7 +108,22 @@ def _evaluate(ctx: PassContext, node: ir.Node) -> list[Array] | Refused | None:
         )
     except (reference.OperatorError, UserError) as error:
         return Refused(reason=f"it fails, which is left for run time: {error}")
-    return _checked(ctx, node, inputs, results)
+    found = _checked(ctx, node, inputs, results)
+    if isinstance(found, list) and _becomes_infinite(node, inputs, found, passing):
+        passing.update((id(value), array) for value, array in zip(node.outputs, found, strict=True))
+        return _INFINITE
+    return found
+
+
+def _becomes_infinite(
+    node: ir.Node, inputs: list[Array | None], found: list[Array], passing: dict[int, Array]
+) -> bool:
+    """True for NaN and Inf that no constant of the model has."""
+    if all(map(all_finite, found)):
+        return False
+    given = [array for array in inputs if array is not None]
+    given += [v for v in view_node(node, {}).attributes.values() if isinstance(v, np.ndarray)]
+    return any(id(value) in passing for value in node.inputs) or all(map(all_finite, given))
 
 
 def _checked(
@@ -112,10 +139,6 @@ def _checked(
         arrays.append(result)
     if _growth(inputs, sum(array.nbytes for array in arrays)) > MAX_GROWTH_BYTES:
         return _growth_refused(sum(array.nbytes for array in arrays))
-    given = [array for array in inputs if array is not None]
-    given += [v for v in view_node(node, {}).attributes.values() if isinstance(v, np.ndarray)]
-    if all(map(all_finite, given)) and not all(map(all_finite, arrays)):
-        return Refused(reason="finite numbers become NaN or Inf, which is left for run time")
     return arrays
 
 

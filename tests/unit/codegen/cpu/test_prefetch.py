@@ -36,6 +36,7 @@ def product(rows: Dim | int, depth: int, panels: int) -> Kernel:
     [
         (40, 128, 64, True),
         (4000, 128, 64, False),  # a panel is read once for many tiles
+        (40, 128, 6, True),  # small, but others push it out
         (40, 128, 4, False),  # all panels stay in the cache
         (40, 8192, 64, False),  # two panels do not fit
         (N, 128, 64, False),

@@ -106,6 +106,27 @@ def test_refusals(body: str, weights: dict[str, Any], reason: str) -> None:
     assert_refuses(make("float[2] x => float[2] y", body, **weights), fold_constants, reason)
 
 
+def test_infinities_that_other_constants_replace_are_computed_ahead() -> None:
+    """Where(distance < 1, distance, log(distance)): buckets of relative positions."""
+    model = make(
+        "float[3] x => float[3] y",
+        "l = Log(a) m = Mul(l, l) c = Cast<to: int = 7>(m) f = Cast<to: int = 1>(c)"
+        " w = Where(near, a, f) y = Add(x, w)",
+        a=f32(0, 1, 20),
+        near=np.asarray([True, True, False]),
+    )
+    assert_fires(model, fold_constants, ["Add"])
+    partly = make(
+        "float[2] x => float[2] y, float[2] l",
+        "l = Log(a) w = Where(near, a, l) y = Add(x, w)",
+        a=f32(0, 1),
+        near=np.asarray([True, False]),
+    )
+    ctx = run_alone(partly, fold_constants)
+    assert ops(partly) == ["Log", "Add"]
+    assert any("NaN or Inf" in entry.rejected[0][1] for entry in ctx.log.entries if entry.rejected)
+
+
 @pytest.mark.parametrize("op_type", ["Div", "Mod"])
 def test_integer_division_by_zero_is_left_for_run_time(op_type: str) -> None:
     model = make(
