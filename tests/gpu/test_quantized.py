@@ -20,7 +20,9 @@ from tilewright.kernel.ir import Axis, Expr, Kernel, constant, reduce_axes
 from tilewright.lower.quantized import requantized
 from tilewright.runtime.reference.quantization import requantize
 from unit.codegen.cpu.kernels import buffer, pure
+from unit.codegen.cuda.attentions import IN_BFLOAT16
 from unit.codegen.cuda.contractions import NARROW, byte_convolution, feeds_of, narrow_product
+from unit.compiler import models
 from unit.graph.models import model_of, tensor_info
 from unit.quantized.qdq import OPSET, Net, simulated
 from unit.quantized.test_networks import network
@@ -113,6 +115,19 @@ def test_sums_of_all_pairs_of_bytes(seed: int) -> None:
     )
     a, b = np.mgrid[:256, :256].astype(np.uint8)
     _assert_exact(model, {"a": a, "b": b})
+
+
+def test_attention_in_bfloat16() -> None:
+    feeds = feeds_of(IN_BFLOAT16)
+    expected = interpret(IN_BFLOAT16, feeds, {})["out"].astype(np.float64)
+    found = run_on_gpu(IN_BFLOAT16, feeds, {})["out"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=3e-2, atol=1.6e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_values_of_16_bits(precision: str) -> None:
+    feeds = models.feeds_of()
+    tw.compile(models.network(), target=arch(), precision=precision, cache=None, verify_feeds=feeds)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -21,7 +21,7 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads to use; by default all that this process may.")
 ]
 Precision = Annotated[
-    str, typer.Option(help="Precision to compute in: fp32; on CPUs also bf16, on GPUs fp16.")
+    str, typer.Option(help="Precision to compute in: fp32; also bf16, on GPUs fp16.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
 Device = Annotated[int | None, typer.Option(min=0, help="Number of the GPU, by default the first.")]

@@ -125,7 +125,7 @@ def _round_segment(
         return
     for name, narrow in weights.items():
         constants[narrow] = constants[name].astype(ml_dtypes.bfloat16)
-    narrowing = Narrowing(dtype=BFLOAT16, values=frozenset(values), weights=weights)
+    narrowing = Narrowing(dtype=BFLOAT16, values=frozenset(values), weights=weights, flushes=True)
     segment.items = [narrowing.item(item) for item in segment.items]
 
 

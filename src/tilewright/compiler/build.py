@@ -74,9 +74,9 @@ def compile(
         target: ``cpu``; ``cuda`` or architectures of NVIDIA GPUs (``sm_90``, ``sm_80+sm_90``).
         cpu: processor to compile for (``haswell``, ``znver4`` ...); None is this machine.
         precision: ``fp32``: the types that the model states; ``fp16`` (GPUs only): float32 values
-            inside of the network are kept as float16, sums stay float32; ``bf16`` (CPUs only):
-            weights and what they multiply are rounded to bfloat16, sums stay float32
-            (docs/precision.md).
+            inside of the network are kept as float16, sums stay float32; ``bf16``: on GPUs
+            as bfloat16, on CPUs weights and what they multiply are rounded to it, sums stay
+            float32 (docs/precision.md).
         threads: threads of one run; None is the number of cores.
         dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
         dynamic_shapes: passed to ``torch.onnx.export``, for no other model; the ``min`` and

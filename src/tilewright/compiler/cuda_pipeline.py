@@ -27,6 +27,7 @@ from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
 from tilewright.compiler.store_quantized import store_quantized_program
+from tilewright.core.dtypes import BFLOAT16, FLOAT16
 from tilewright.core.errors import BadOption
 from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
@@ -36,21 +37,24 @@ from tilewright.runtime.engine_file import EngineParts
 from tilewright.tune.on_gpu import scope_of
 from tilewright.tune.store import Stage, Timing, TimingStore
 
+_NARROW = {"fp16": FLOAT16, "bf16": BFLOAT16}  # what a precision keeps values in
+
 
 def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = False) -> EngineParts:
     """Runs all stages on an imported model."""
     target = cuda_target(build.options.target)
     version = compiler_version()
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
-    if build.options.precision == "fp16":
+    narrow = _NARROW.get(build.options.precision)
+    if narrow is not None:
         with build.stage("precision"):
-            narrow_program(draft, builder.constants, build.log)
+            narrow_program(draft, builder.constants, build.log, narrow)
     with build.stage("layout"):  # of narrow values: those of quantised models too
         channels_last_program(draft, builder.constants, build.log)
         fold_columns_program(draft, builder.constants, build.log)
         pad_channels_program(draft, builder.constants, build.log)
         depth_last_program(draft, builder.constants, build.log)
-    if build.options.precision == "fp16" and "attention" not in build.options.disable:
+    if narrow is not None and "attention" not in build.options.disable:
         with build.stage("attention"):
             join_attention_program(draft, builder.constants, build.log)
     store_quantized_program(draft, builder.constants, build.log)

@@ -1,9 +1,9 @@
 """Join the kernels of attention into one, where a GPU runs them as one.
 
     s = q k^T, w = softmax(s), o = w v, y = transposed o   ->   y in one kernel
-Input -> Output: a fused float16 draft, edited in place.
+Input -> Output: a fused draft of float16 or bfloat16, edited in place.
 Guarantees: only what ``codegen.cuda.attention`` takes is joined, and only values that nothing else
-reads; scores are no longer rounded to float16, weights still are; constant factors of queries and
+reads; scores are no longer rounded, weights still are; constant factors of queries and
 keys are applied to their products.
 Not here: the code (codegen.cuda.attention).
 """
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tilewright.codegen.cuda.attention import attention_refusal
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
     AxisVar,
@@ -156,9 +156,9 @@ def _joined(
             (len(_reductions(body)) == 1 and not is_factor) or _is_elementwise(body, constants)
         ),
     )
-    inner = weight.arg if isinstance(weight, Cast) else weight  # stays rounded to float16
+    inner = weight.arg if isinstance(weight, Cast) else weight  # stays rounded
     inner = rewrite(inner, lambda node: _simpler(node, constants))
-    rounded = inner.cast(FLOAT16)
+    rounded = inner.cast(weights.dtype)
     value = rewrite(value, lambda node: rounded if node is weights else None)
     store = replace(kernel.stages[0].stores[0], value=value)
     sources = [s for name in state.absorbed for s in makers[name].sources]
@@ -236,7 +236,7 @@ def _simpler(node: Expr, constants: Mapping[str, Array]) -> Expr | None:
         return constant(array.reshape(-1)[0].item(), node.dtype) if array.size == 1 else None
     if isinstance(node, Cast) and node.dtype is FLOAT32 and isinstance(node.arg, Cast):
         half = node.arg
-        return half.arg if half.dtype is FLOAT16 and half.arg.dtype is FLOAT32 else None
+        return half.arg if half.dtype in (FLOAT16, BFLOAT16) and half.arg.dtype is FLOAT32 else None
     if isinstance(node, Reduce) and node.combiner == "sum":
         return _factored(node)
     return None

@@ -1,10 +1,10 @@
-"""Keep values inside of segments as float16: half the bytes, and tensor cores for contractions.
+"""Keep values inside of segments in 16 bits: half the bytes, and tensor cores for contractions.
 
-    y = relu(x) : float32   ->   y = float16(relu(float32(x)))
+    y = relu(x) : float32   ->   y = float16(relu(float32(x))), or bfloat16
 Input -> Output: a fused draft, edited in place; weights of rank 2 and more join the constants again
-as float16.
+in that type.
 Guarantees: inputs, outputs and what steps of the host read keep their types, as do loops over steps
-and weights beyond the range of float16; arithmetic and sums stay float32.
+and weights beyond the range of the type; arithmetic and sums stay float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.compiler.retype import Narrowing, copy_of, narrowable, pins, reading
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import (
     Kernel,
@@ -28,28 +28,30 @@ from tilewright.kernel.ir import (
 from tilewright.lower.context import View
 
 Array = npt.NDArray[Any]
-_LARGEST = 65504.0
-_SUFFIX = "$float16"
+_LARGEST = {FLOAT16: 65504.0, BFLOAT16: 3.3895313892515355e38}
 
 
-def narrow_program(program: DraftProgram, constants: dict[str, Array], log: DecisionLog) -> None:
-    """Narrows every segment, those of sub-programs too."""
+def narrow_program(
+    program: DraftProgram, constants: dict[str, Array], log: DecisionLog, dtype: DType = FLOAT16
+) -> None:
+    """Narrows every segment to float16 or bfloat16, those of sub-programs too."""
     for segment in program.segments():
-        _narrow_segment(segment, constants, log)
+        _narrow_segment(segment, constants, log, dtype)
 
 
-def _narrow_segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
+def _narrow_segment(
+    step: DraftSegment, constants: dict[str, Array], log: DecisionLog, dtype: DType
+) -> None:
     _narrow_inputs(step, constants)
     values = frozenset[str]().union(*narrowable(step.items, step.keep))
-    weights = _weights(step, constants, log)
-    for name in weights:
-        constants[name + _SUFFIX] = constants[name].astype(np.float16)
-    renamed = {name: name + _SUFFIX for name in weights}
-    narrowing = Narrowing(dtype=FLOAT16, values=values, weights=renamed)
+    renamed = {name: f"{name}${dtype}" for name in _weights(step, constants, log, dtype)}
+    for name, narrow in renamed.items():
+        constants[narrow] = constants[name].astype(dtype.numpy)
+    narrowing = Narrowing(dtype=dtype, values=values, weights=renamed)
     step.items = [narrowing.item(item) for item in step.items]
-    if values or weights:
+    if values or renamed:
         subject = f"segment of {len(step.items)} kernels and views"
-        chosen = f"{len(values)} values and {len(weights)} weights are float16, sums are float32"
+        chosen = f"{len(values)} values and {len(renamed)} weights are {dtype}, sums are float32"
         log.add("precision", subject, chosen)
 
 
@@ -70,7 +72,9 @@ def _narrow_inputs(step: DraftSegment, constants: Mapping[str, Array]) -> None:
     step.items[:0] = [copy_of(own, copies[name]) for name, own in outside.items()]
 
 
-def _weights(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> frozenset[str]:
+def _weights(
+    step: DraftSegment, constants: dict[str, Array], log: DecisionLog, dtype: DType
+) -> list[str]:
     viewed = {item.source.name for item in step.items if isinstance(item, View)}
     kernels = [item for item in step.items if isinstance(item, Kernel)]
     read = dict.fromkeys(b.name for k in kernels if not pins(k) for b in k.inputs)
@@ -83,9 +87,10 @@ def _weights(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) 
         if name in viewed or name in pinned:
             continue
         finite = array[np.isfinite(array)]
-        if finite.size and float(np.abs(finite).max()) > _LARGEST:
-            reason = f"a weight is {float(np.abs(finite).max()):.3g}, float16 ends at {_LARGEST:g}"
-            log.add("precision", name, "float32", (("float16", reason),))
+        limit = _LARGEST[dtype]
+        if finite.size and float(np.abs(finite).max()) > limit:
+            reason = f"a weight is {float(np.abs(finite).max()):.3g}, {dtype} ends at {limit:g}"
+            log.add("precision", name, "float32", ((str(dtype), reason),))
             continue
         found.append(name)
-    return frozenset(found)
+    return found

@@ -26,7 +26,8 @@ Progress = Callable[[str, int, int], None]
 USER_CACHE = "user"
 
 
-_PRECISIONS = {False: ("fp32", "bf16"), True: ("fp32", "fp16")}  # by whether the target is a GPU
+# By whether the target is a GPU.
+_PRECISIONS = {False: ("fp32", "bf16"), True: ("fp32", "fp16", "bf16")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +140,9 @@ class CompileOptions:
         target: ``cpu``, ``cuda``, or architectures of GPUs as ``sm_80+sm_90``.
         cpu: processor's name, or None for this machine.
         precision: ``fp32``: every operator in the types that the model states; ``fp16``, on GPUs:
-            float32 values inside of the network are kept as float16; ``bf16``, on CPUs: weights
-            and what they multiply are rounded to bfloat16, sums are float32.
+            float32 values inside of the network are kept as float16; ``bf16``: on GPUs they are
+            kept as bfloat16, on CPUs weights and what they multiply are rounded to it; sums are
+            float32.
         threads: threads of a run.
         ranges: declared range of symbolic dims.
         require: the contract.
@@ -217,8 +219,6 @@ def _precision(name: Any, on_gpu: bool) -> str:
             "precision fp16 is for GPUs",
             remedy="it needs target=cuda (--target cuda), or use bf16 or fp32",
         )
-    if isinstance(name, str) and name == "bf16" and on_gpu:
-        raise BadOption("precision bf16 is for CPUs", remedy="use fp16 or fp32 with this target")
     return check.one_of("precision", name, _PRECISIONS[on_gpu])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.core.dtypes import BFLOAT16, FLOAT32, DType
+from tilewright.core.dtypes import FLOAT32, DType
 from tilewright.kernel.bfloat16 import to_bfloat16
 from tilewright.kernel.ir import (
     Axis,
@@ -39,11 +39,13 @@ class Narrowing:
         dtype: the narrow type.
         values: names of values that are kept in it.
         weights: constants that are read in it -> their names there.
+        flushes: what is below the least normal number becomes 0, as instructions of CPUs do.
     """
 
     dtype: DType
     values: frozenset[str]
     weights: Mapping[str, str]
+    flushes: bool = False
 
     def item(self, item: Item) -> Item:
         """A kernel or view of the narrow buffers."""
@@ -79,7 +81,7 @@ class Narrowing:
         return replace(changed, value=exact if exact is not None else self._rounded(value))
 
     def _rounded(self, value: Expr) -> Expr:
-        return to_bfloat16(value) if self.dtype is BFLOAT16 else cast(value, self.dtype)
+        return to_bfloat16(value) if self.flushes else cast(value, self.dtype)
 
     def _loaded(self, node: Expr) -> Expr | None:
         if isinstance(node, Load) and (node.buffer in self.values or node.buffer in self.weights):

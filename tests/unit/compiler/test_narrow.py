@@ -11,35 +11,39 @@ import pytest
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.options import make_options
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilewright.core.errors import BadOption, BadTarget
 from unit.compiler.drafts import draft_of, kernels_of, values_of
 from unit.compiler.models import feeds_of, network, normal
 from unit.graph.models import model_of, node, tensor_info
 
 
-def test_values_inside_are_narrow_and_outputs_are_not() -> None:
+@pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16])
+def test_values_inside_are_narrow_and_outputs_are_not(kind: DType) -> None:
     builder, draft, build = draft_of(network())
-    narrow_program(draft, builder.constants, build.log)
+    narrow_program(draft, builder.constants, build.log, kind)
     types = {b.name: b.dtype for kernel in kernels_of(draft) for b in kernel.buffers}
     assert types["x"] is FLOAT32
     assert types["y"] is FLOAT32
     assert types["r"] is FLOAT32
-    assert types["x$copy"] is FLOAT16
-    assert types["w$float16"] is FLOAT16
+    assert types["x$copy"] is kind
+    assert types[f"w${kind}"] is kind
     assert types["b"] is FLOAT32
     (decision,) = [d for d in build.log.entries if d.stage == "precision"]
-    assert "weights are float16, sums are float32" in decision.chosen
+    assert f"weights are {kind}, sums are float32" in decision.chosen
 
 
-def test_the_result_is_the_same_but_for_rounding() -> None:
+@pytest.mark.parametrize(("kind", "tolerance"), [(FLOAT16, 1e-3), (BFLOAT16, 1e-2)])
+def test_the_result_is_the_same_but_for_rounding(kind: DType, tolerance: float) -> None:
     feeds, sizes = feeds_of(), {"batch": 2, "height": 6}
     builder, draft, build = draft_of(network())
     exact = values_of(draft, builder.constants, feeds, sizes)["y"]
-    narrow_program(draft, builder.constants, build.log)
+    narrow_program(draft, builder.constants, build.log, kind)
     channels_last_program(draft, builder.constants, build.log)
     found = values_of(draft, builder.constants, feeds, sizes)["y"]
-    np.testing.assert_allclose(found, exact, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        found, exact, rtol=10 * tolerance, atol=tolerance * np.abs(exact).max()
+    )
     assert not np.array_equal(found, exact)
 
 

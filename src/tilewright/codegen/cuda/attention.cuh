@@ -1,16 +1,25 @@
 // Attention with a running softmax: a block has 16 queries a warp, and goes over the keys in steps
 // of 64. Products of queries and keys, and the weights made of them, never leave registers.
 #ifdef __CUDACC__
-TW_FN u32 tw_half2(float low, float high) {
+TW_FN u32 tw_two(TwHalf, float low, float high) {
   u32 y;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+TW_FN u32 tw_two(TwBfloat, float low, float high) {
+  u32 y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   return y;
 }
 #endif
 
 // TERMS: what the scores of a key need that is the same for all queries.
 // GUARDED: a query all of whose weights are NaN gives zeros.
-template <int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention {
+template <class ELEMENTS, int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention {
+  static __device__ __forceinline__ u32 two(float low, float high) {
+    return tw_two(ELEMENTS(), low, high);
+  }
+
   static constexpr int BM = 16 * WARPS, BN = 64, THREADS = 32 * WARPS;
   static constexpr int LINE = D + 8, VLINE = DV + 8, STEP = BN * (LINE + VLINE);
   static constexpr float LOG2E = 1.4426950408889634f;
@@ -35,8 +44,8 @@ template <int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention 
         u32 key[4];
         int row = j * 8 + lane % 8 + lane / 16 * 8, at = d * 16 + lane / 8 % 2 * 8;
         tw_matrices4<false>(key, keys + row * LINE + at);
-        TwHalf::add(s[j], query[d], key);
-        TwHalf::add(s[j + 1], query[d], key + 2);
+        ELEMENTS::add(s[j], query[d], key);
+        ELEMENTS::add(s[j + 1], query[d], key + 2);
       }
   }
 
@@ -45,15 +54,15 @@ template <int D, int DV, int WARPS, int TERMS, bool GUARDED> struct TwAttention 
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < BN / 16; ++j) {
-      u32 weights[4] = {tw_half2(s[2 * j][0], s[2 * j][1]), tw_half2(s[2 * j][2], s[2 * j][3]),
-                        tw_half2(s[2 * j + 1][0], s[2 * j + 1][1]),
-                        tw_half2(s[2 * j + 1][2], s[2 * j + 1][3])};
+      u32 weights[4] = {two(s[2 * j][0], s[2 * j][1]), two(s[2 * j][2], s[2 * j][3]),
+                        two(s[2 * j + 1][0], s[2 * j + 1][1]),
+                        two(s[2 * j + 1][2], s[2 * j + 1][3])};
 #pragma unroll
       for (int n = 0; n < DV / 8; n += 2) {
         u32 value[4];
         tw_matrices4<true>(value, values + (j * 16 + lane % 16) * VLINE + n * 8 + lane / 16 * 8);
-        TwHalf::add(out[n], weights, value);
-        TwHalf::add(out[n + 1], weights, value + 2);
+        ELEMENTS::add(out[n], weights, value);
+        ELEMENTS::add(out[n + 1], weights, value + 2);
       }
     }
   }

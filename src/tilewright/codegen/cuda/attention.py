@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tilewright.codegen.cuda import vector
+from tilewright.codegen.cuda.elements import elements_of
 from tilewright.codegen.cuda.operands import CHUNK, draft_of
 from tilewright.codegen.cuda.plan import ONE, Draft, Refusal, Shape
 from tilewright.codegen.cuda.softmax_product import SoftmaxProduct, softmax_product
@@ -161,10 +162,12 @@ def _write(
                 writer.stores()
     sizes = f"{depth.extent.const}, {width.extent.const}, {warps}, {max(1, len(terms))}"
     guarded = "true" if parts.guarded else "false"
+    elements = elements_of(parts.v.dtype, parts.v.dtype, FLOAT32)
+    assert elements is not None
     first = f"(int)(blockIdx.x % (u32)down) * {16 * warps}"
     writer.line(
-        f"TwAttention<{sizes}, {guarded}>::run({first}, M, N, load_q, load_k, load_v, "
-        "term, score, store);"
+        f"TwAttention<{elements.name}, {sizes}, {guarded}>::run({first}, M, N, "
+        "load_q, load_k, load_v, term, score, store);"
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tilewright.kernel.ir import (
     Axis,
     AxisVar,
@@ -62,11 +62,11 @@ def _weighted(node: Reduce) -> SoftmaxProduct | str:
     for first, second in (body.args, body.args[::-1]):
         v = _half(second)
         rounded = first.arg if isinstance(first, Cast) else None
-        if v is None or not isinstance(rounded, Cast) or rounded.dtype is not FLOAT16:
+        if v is None or not isinstance(rounded, Cast) or rounded.dtype is not v.dtype:
             continue
         if rounded.arg.dtype is FLOAT32:
             return _softmax(node, rounded.arg, v)
-    return "the weights are not rounded to float16"
+    return "the weights are not rounded to float16 or bfloat16"
 
 
 def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
@@ -97,8 +97,8 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
     if not isinstance(factors, Call) or factors.op != "mul":
         return "the scores are not of one product"
     q, k = (_half(part) for part in factors.args)
-    if q is None or k is None:
-        return "queries or keys are not stored as float16"
+    if q is None or k is None or {q.dtype, k.dtype} != {v.dtype}:
+        return "queries and keys are not stored as values are"
     if keys.name in q.free_axes:
         q, k = k, q
     return SoftmaxProduct(
@@ -107,7 +107,11 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
 
 
 def _half(node: Expr) -> Load | None:
-    if isinstance(node, Cast) and node.arg.dtype is FLOAT16 and isinstance(node.arg, Load):
+    if (
+        isinstance(node, Cast)
+        and node.arg.dtype in (FLOAT16, BFLOAT16)
+        and isinstance(node.arg, Load)
+    ):
         return node.arg
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.core.dtypes import FLOAT16, FLOAT32
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Expr, Kernel, call, constant, reduce_axes, select
 from unit.codegen.cpu.kernels import buffer, pure
@@ -25,6 +25,7 @@ def attention(
     guarded: bool = False,
     causal: bool = False,
     inverse: bool = False,
+    dtype: DType = FLOAT16,
 ) -> Kernel:
     """``softmax(q k^T / sqrt(width) + mask) v`` of [2, heads, ..].
 
@@ -38,7 +39,7 @@ def attention(
 
     def operand(name: str, length: int, size: int) -> tuple[Kernel, object]:
         shape = (2, length, heads * size) if packed else (2, heads, length, size)
-        own = buffer(name, *shape, dtype=FLOAT16)
+        own = buffer(name, *shape, dtype=dtype)
 
         def at(b: Expr, h: Expr, s: Expr, d: Expr) -> Expr:
             return own[b, s, h * size + d] if packed else own[b, h, s, d]
@@ -69,16 +70,17 @@ def attention(
         if guarded:
             weight = select(call("isnan", weight), constant(0.0, FLOAT32), weight)
         value = v_at(b, h, j.var, d).cast(FLOAT32)  # type: ignore[operator]
-        weight = weight.cast(FLOAT16).cast(FLOAT32)
-        return reduce_axes("sum", (j,), weight * value).cast(FLOAT16)
+        weight = weight.cast(dtype).cast(FLOAT32)
+        return reduce_axes("sum", (j,), weight * value).cast(dtype)
 
     if packed:
-        out = buffer("out", 2, queries, heads, wide, dtype=FLOAT16)
+        out = buffer("out", 2, queries, heads, wide, dtype=dtype)
         return pure(out, (q, k, v, mask), lambda b, i, h, d: body(b, h, i, d))  # type: ignore[arg-type]
-    out = buffer("out", 2, heads, queries, wide, dtype=FLOAT16)
+    out = buffer("out", 2, heads, queries, wide, dtype=dtype)
     return pure(out, (q, k, v, mask), body)  # type: ignore[arg-type]
 
 
+IN_BFLOAT16 = attention(2, 33, 70, 64, packed=True, hidden=9, guarded=True, dtype=BFLOAT16)
 ATTENTIONS: dict[str, Kernel] = {
     "plain": attention(2, 40, 96, 64),
     "short": attention(3, 5, 7, 32),

@@ -99,9 +99,6 @@ static void tw_copy8_if(unsigned short* to, const void* from, bool wanted) {
 static float tw_exp2(float x) { return exp2f(x); }
 static float tw_product(float a, float b) { return a * b; }
 static float tw_reciprocal(float x) { return 1 / x; }
-static unsigned tw_half2(float low, float high) {
-  return tw_float_to_half(low) | (unsigned)tw_float_to_half(high) << 16;
-}
 static void tw_fence_copies() {}
 static uintptr_t tw_shared_address(const void* p) { return (uintptr_t)p; }
 static void tw_commit() {}
@@ -170,6 +167,16 @@ static int s8_of(unsigned word, int place) { return (signed char)(word >> (8 * p
 typedef Elements<float, 1, half_of, half_of> TwHalf;
 typedef Elements<float, 1, bfloat_of, bfloat_of> TwBfloat;
 typedef Elements<float, 2, float8_of, float8_of> TwFloat8;
+static unsigned tw_two(TwHalf, float low, float high) {
+  return tw_float_to_half(low) | (unsigned)tw_float_to_half(high) << 16;
+}
+static unsigned tw_two(TwBfloat, float low, float high) {
+  unsigned words[2];
+  memcpy(words, &low, 4);
+  memcpy(words + 1, &high, 4);
+  for (unsigned& word : words) word = (word + 0x7fff + (word >> 16 & 1)) >> 16;
+  return words[0] | words[1] << 16;
+}
 typedef Elements<int, 2, u8_of, s8_of> TwU8S8;
 typedef Elements<int, 2, s8_of, u8_of> TwS8U8;
 typedef Elements<int, 2, s8_of, s8_of> TwS8S8;

@@ -11,7 +11,7 @@ from tilewright.codegen.cuda.nvrtc import compile_text
 from tilewright.kernel.interp import interpret
 from unit.codegen.cpu.kernels import KERNELS
 from unit.codegen.cpu.test_generate import SIZES, fixed
-from unit.codegen.cuda.attentions import ATTENTIONS, attention
+from unit.codegen.cuda.attentions import ATTENTIONS, IN_BFLOAT16, attention
 from unit.codegen.cuda.contractions import CONTRACTIONS, feeds_of
 from unit.codegen.cuda.emulate import needs_compiler, run_emulated
 
@@ -28,6 +28,15 @@ def test_attention_agrees_with_the_interpreter(name: str) -> None:
 
 
 @needs_compiler
+def test_attention_in_bfloat16() -> None:
+    made, feeds = generate(IN_BFLOAT16), feeds_of(IN_BFLOAT16)
+    assert "TwAttention<TwBfloat" in made.text
+    found = run_emulated(IN_BFLOAT16, feeds, made=made)["out"].astype(np.float64)
+    expected = interpret(IN_BFLOAT16, feeds, {})["out"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=3e-2, atol=1.6e-2)
+
+
+@needs_compiler
 def test_a_query_that_sees_no_key_gives_nan_unless_guarded() -> None:
     for guarded in (False, True):
         kernel = attention(1, 4, 70, 32, hidden=3, guarded=guarded)
@@ -39,9 +48,9 @@ def test_a_query_that_sees_no_key_gives_nan_unless_guarded() -> None:
 
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("name", ["packed, guarded", "128 wide"])
+@pytest.mark.parametrize("name", ["packed, guarded", "128 wide", "in bfloat16"])
 def test_attention_compiles(name: str, arch: str) -> None:
-    made = generate(ATTENTIONS[name])
+    made = generate({**ATTENTIONS, "in bfloat16": IN_BFLOAT16}[name])
     compiled = compile_text(made.text, arch)
     assert compiled.usage["stage_0"].spill_bytes <= 64
     assert b"mma.sync" in compiled.ptx
