@@ -4,9 +4,10 @@ Input -> Output: one kernel whose sum is a matrix product, or a convolution -> t
 quarters of the left operand, seven products, sums of these with the epilogue.
     C = A B;  T[p] = sums of A's quarters;  P[p] = T[p] U[p];  C's quarters = sums of P
     Of a convolution, quarters are halves of channels in windows of halves of the rows.
-Requires: float32, constant weights, even and known numbers of rows, columns and terms (a
-``Refusal`` says what is missing); applied where the saved multiplications take longer than moving
-the sums, as long as there is ``Room`` for the weights.
+Requires: float32, constant weights, even and known numbers of columns and terms, and of rows along
+one axis; along others, such as images, it may be unknown (a ``Refusal`` says what is missing).
+Applied where the saved multiplications take longer than moving the sums, with one of what is
+unknown, as long as there is ``Room`` for the weights.
 Guarantees: sums of weights are made in float64 and rounded once; the decision is recorded, as the
 order of sums differs from the model's.
 Source: Strassen, Gaussian Elimination is not Optimal (1969).
@@ -14,7 +15,7 @@ Source: Strassen, Gaussian Elimination is not Optimal (1969).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
@@ -100,10 +101,10 @@ class _Window:
     step: int
     offset: int
 
-    def span(self, extent: int) -> int:
+    def span(self, extent: Dim) -> Dim:
         """Elements that so many windows reach."""
         taps = 1 if self.tap is None else self.tap.extent.const
-        return self.stride * (extent - 1) + self.step * (taps - 1) + 1
+        return (extent - 1) * self.stride + self.step * (taps - 1) + 1
 
     @property
     def place(self) -> Expr:
@@ -139,9 +140,9 @@ class _Product:
         return tuple(_halved(axis) if axis.name == self.row.name else axis for axis in axes)
 
     @property
-    def spans(self) -> tuple[int, ...]:
+    def spans(self) -> tuple[Dim, ...]:
         """Elements of each window's dim that one half of the rows reaches."""
-        extents = {axis.name: axis.extent.const for axis in self.rows}
+        extents = {axis.name: axis.extent for axis in self.rows}
         return tuple(window.span(extents[window.axis.name]) for window in self.windows)
 
 
@@ -182,9 +183,9 @@ def apply_strassen(
     log.add("strassen", "+".join(kernel.sources), f"{NAME}, error up to 1e-5 of the largest")
     out, seven = kernel.outputs[0].name, Dim.of(_NUM)
     depth, column = _halved(found.depth).extent, _halved(found.column).extent
-    spans, rows = map(Dim.of, found.spans), [axis.extent for axis in found.rows]
+    rows = [axis.extent for axis in found.rows]
     taps = [axis.extent for axis in found.taps]
-    sums = Buffer(f"{out}/strassen.t", FLOAT32, (seven, *spans, depth))
+    sums = Buffer(f"{out}/strassen.t", FLOAT32, (seven, *found.spans, depth))
     products = Buffer(f"{out}/strassen.p", FLOAT32, (seven, *rows, column))
     weights = Buffer(f"{out}/strassen.u", FLOAT32, (seven, *taps, depth, column))
     kernels = [
@@ -218,12 +219,13 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Product | Refusal
     if len(columns) != 1 or used != sorted(axis.name for axis in (*total.axes, *columns)):
         return Refusal("")
     rows = [axis for axis in kernel.stages[0].axes if axis is not columns[0]]
-    if not all(axis.extent.is_const for axis in (*rows, *columns, *total.axes)):
+    known = [axis for axis in rows if axis.extent.is_const]
+    if not known or not all(axis.extent.is_const for axis in (*columns, *total.axes)):
         return Refusal("a number of rows or columns is not known")
     windows = _windows(data, total, rows)
     if windows is None:
         return Refusal("")
-    even = [axis for axis in rows if axis.extent.const % 2 == 0 and axis.extent.const > 1]
+    even = [axis for axis in known if axis.extent.const % 2 == 0 and axis.extent.const > 1]
     if not even or columns[0].extent.const % 2 or total.axes[0].extent.const % 2:
         return Refusal("a number of rows, columns or terms is odd")
     found = _Product(
@@ -304,17 +306,22 @@ def _unprofitable(product: _Product) -> Refusal | None:
     k, n = product.depth.extent.const, product.column.extent.const
     if min(k, n) < _LEAST:
         return Refusal(f"{min(k, n)} terms or columns are too few")
-    rows = prod(axis.extent.const for axis in product.rows)
+    rows = _least(axis.extent for axis in product.rows)
     taps = prod(axis.extent.const for axis in product.taps)
     is_image = product.column.name != product.kernel.stages[0].axes[-1].name
     rate = _IMAGE_BYTES_PER_US if is_image else _CACHE_BYTES_PER_US
     whole_us = 2 * 2 * rows * n * k * taps / _FLOPS_PER_US
-    moved_us = 4 * 2 * _NUM / 2 * (prod(product.spans) * k + rows * n) / rate
+    moved_us = 4 * 2 * _NUM / 2 * (_least(product.spans) * k + rows * n) / rate
     weights_us = 4 * (_NUM / 4 - 1) * k * n * taps / _MEMORY_BYTES_PER_US
     gain_us = whole_us / 8 - moved_us - weights_us
     if gain_us < _LEAST_GAIN * whole_us:
         return Refusal(f"it would save {gain_us:.0f} us of {whole_us:.0f} us")
     return None
+
+
+def _least(sizes: Iterable[Dim]) -> int:
+    """The product of sizes, with 1 for those that are not known."""
+    return prod(size.const for size in sizes if size.is_const)
 
 
 # --- rewriting ------------------------------------------------------------------------------------
@@ -332,7 +339,7 @@ def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
     """A store for each of the seven left operands, with zeros around them."""
     source = next(b for b in product.kernel.inputs if b.name == product.data.buffer)
     depth = _halved(product.depth)
-    axes = [Axis(f"t{k}", Dim.of(span)) for k, span in enumerate(product.spans)]
+    axes = [Axis(f"t{k}", span) for k, span in enumerate(product.spans)]
     place = [*(axis.var for axis in axes), depth.var]
 
     def quarter(row: int, column: int) -> Expr:
@@ -348,7 +355,8 @@ def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
             size = source.shape[window.position]
             if first < 0:
                 guards.append(at.ge(0))
-            if not size.is_const or first + axis.extent.const > size.const:
+            beyond = axis.extent + first - size
+            if not beyond.is_const or beyond.const > 0:
                 guards.append(at.lt(dim_value(size)))
         value = load(source.name, FLOAT32, tuple(index))
         if not guards:

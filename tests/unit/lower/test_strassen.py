@@ -94,7 +94,7 @@ def test_refusals_have_reasons(model: onnx.ModelProto, reason: str) -> None:
 
 
 def convolution(
-    shape: tuple[int, ...], filters: int, taps: tuple[int, ...], **attributes: Any
+    shape: tuple[Any, ...], filters: int, taps: tuple[int, ...], **attributes: Any
 ) -> onnx.ModelProto:
     """Two convolutions, so that the first one's results lie in blocks of channels."""
     depth = shape[1]
@@ -136,6 +136,27 @@ def test_images_pay_for_being_gathered_from_blocks() -> None:
     first = next(d for d in engine.decisions if d.stage == "strassen")
     assert first.chosen == "one product"
     assert first.rejected[0][1].startswith("it would save -")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_number_of_images_or_sequences_may_be_unknown(batch: int) -> None:
+    models = {
+        "product": (product(("n", 128, 384), 512), (128, 384), (128, 512)),
+        "convolution": (
+            convolution(("n", 256, 28, 28), 512, (3, 3), strides=[2, 2], pads=[1, 1, 1, 1]),
+            (256, 28, 28),
+            None,
+        ),
+    }
+    for model, shape, residual in models.values():
+        engine = compiled(model)
+        assert any(d.chosen.startswith(NAME) for d in engine.decisions if d.stage == "strassen")
+        feeds = {"x": normal(batch, *shape, seed=3)}
+        if residual is not None:
+            feeds["residual"] = normal(batch, *residual, seed=4)
+        want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+        got = engine.run(feeds)["y"]
+        assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
 
 
 def test_the_first_products_get_the_room_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
