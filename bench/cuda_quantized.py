@@ -69,7 +69,7 @@ CASES = (
     Case(
         "ResNet-50 b64",
         "resnet50_b1",
-        {"int8": "resnet50_b1_qdq", "fp8": "resnet50_b1_fp8"},
+        {"int8": "resnet50_b1_qdq"},
         64,
         "int8",
     ),
@@ -77,7 +77,7 @@ CASES = (
     Case(
         "BERT-base s128 b64",
         "bert_base_static",
-        {"int8": "bert_base_qdq", "fp8": "bert_base_fp8"},
+        {"int8": "bert_base_qdq"},
         64,
     ),
     Case("BERT-base s128 b1", "bert_base_static", {"int8": "bert_base_qdq"}, 1),

@@ -24,6 +24,7 @@ from unit.codegen.cuda.attentions import IN_BFLOAT16
 from unit.codegen.cuda.contractions import NARROW, byte_convolution, feeds_of, narrow_product
 from unit.compiler import models
 from unit.graph.models import model_of, tensor_info
+from unit.quantized import float8
 from unit.quantized.qdq import OPSET, Net, simulated
 from unit.quantized.test_networks import network
 from unit.quantized.test_requantize import SCALES
@@ -133,3 +134,8 @@ def test_values_of_16_bits(precision: str) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_networks(seed: int) -> None:
     _assert_exact(*network(seed))
+
+
+def test_networks_of_float8() -> None:
+    feeds = {"x": models.normal(*float8.SHAPE, seed=3)}
+    tw.compile(float8.network(), target=arch(), precision="fp16", cache=None, verify_feeds=feeds)

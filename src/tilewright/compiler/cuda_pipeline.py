@@ -22,6 +22,7 @@ from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.compiler.depth_last import depth_last_program
 from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
+from tilewright.compiler.keep_float8 import keep_float8_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
@@ -45,6 +46,8 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     target = cuda_target(build.options.target)
     version = compiler_version()
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
+    if target.clusters:
+        keep_float8_program(draft, builder.constants, build.log)
     narrow = _NARROW.get(build.options.precision)
     if narrow is not None:
         with build.stage("precision"):

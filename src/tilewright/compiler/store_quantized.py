@@ -18,7 +18,7 @@ from dataclasses import replace
 from tilewright.codegen.cuda.attention import attention_refusal
 from tilewright.codegen.cuda.generate import generate
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
-from tilewright.core.dtypes import INT8, UINT8
+from tilewright.core.dtypes import FLOAT8_E4M3FN, INT8, UINT8
 from tilewright.core.record import DecisionLog
 from tilewright.kernel.ir import Buffer, Expr, Kernel, Load, Reduce, Store, substitute, walk
 from tilewright.kernel.ir import transform as rewrite
@@ -110,7 +110,7 @@ class _Segment:
 
 def _only_input(kernel: Kernel, constants: Collection[str]) -> str | None:
     """The one computed value that a kernel of bytes reads, where it does so place by place."""
-    if not kernel.is_pure or kernel.outputs[0].dtype not in (INT8, UINT8):
+    if not kernel.is_pure or kernel.outputs[0].dtype not in (INT8, UINT8, FLOAT8_E4M3FN):
         return None
     names = [buffer.name for buffer in kernel.inputs if buffer.name not in constants]
     nodes = list(walk(*kernel.roots))

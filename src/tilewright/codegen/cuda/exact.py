@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tilewright.codegen.cuda import scalar
-from tilewright.core.dtypes import FLOAT32, INT8, INT32, UINT8, DType
+from tilewright.core.dtypes import FLOAT8_E4M3FN, FLOAT32, INT8, INT32, UINT8, DType
 from tilewright.kernel.bounds import bounds
 from tilewright.kernel.byte_sums import sum_of_bytes
 from tilewright.kernel.ir import Call, Cast, Const, Expr
@@ -33,7 +33,7 @@ _MODERATE = 2.0**60  # of divisors, and the inverse of their least
 
 def stores_bytes(types: Sequence[DType]) -> bool:
     """Whether a kernel's results are quantised."""
-    return any(dtype in (INT8, UINT8) for dtype in types)
+    return any(dtype in (INT8, UINT8, FLOAT8_E4M3FN) for dtype in types)
 
 
 def call(node: Call, args: Sequence[str], text: Callable[[Expr], str]) -> str | None:

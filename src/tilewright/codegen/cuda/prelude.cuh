@@ -99,6 +99,20 @@ TW_FN u8 tw_float_to_small(double x, int ebits, int mbits, int bias, int kind, i
   if (kind == 2 && (code == 0 || code == 0x80)) return (u8)code;
   return (u8)(sign | code);
 }
+// The same for e4m3fn, saturating, in few operations.
+TW_FN float tw_e4m3_to_float(u8 x) {
+  u32 code = x & 0x7f;
+  float y = tw_bits<float>(code << 20) * 1.329227995784916e36f;  // 2^120
+  return tw_bits<float>(tw_bits<u32>(code == 0x7f ? tw_bits<float>(0x7fc00000u) : y) |
+                        (u32)(x & 0x80) << 24);
+}
+TW_FN u8 tw_float_to_e4m3(float x) {
+  float a = fminf(fabsf(x), 448.0f);
+  u32 bits = tw_bits<u32>(a);
+  u32 code = a < 0.015625f ? tw_bits<u32>(a + 16384.0f) - 0x46800000u
+                           : ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - 960;
+  return (u8)((x != x ? 0x7fu : code) | (tw_bits<u32>(x) >> 24 & 0x80));
+}
 // Exponents without a sign: 255 is NaN, ties round up.
 TW_FN float tw_scale_to_float(u8 x) {
   return x == 255 ? tw_bits<float>(0x7fc00000u) : ldexpf(1.0f, (int)x - 127);

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.core.dtypes import (
     BFLOAT16,
     BOOL,
+    FLOAT8_E4M3FN,
     FLOAT8_E8M0,
     FLOAT16,
     FLOAT32,
@@ -205,6 +206,8 @@ def _widened(value: str, source: DType) -> str:
         return f"tw_bfloat_to_float({value})"
     if source is FLOAT8_E8M0:
         return f"tw_scale_to_float({value})"
+    if source is FLOAT8_E4M3FN:
+        return f"tw_e4m3_to_float({value})"
     return f"tw_small_to_float({value}, {_SMALL[source.name]})"
 
 
@@ -212,6 +215,8 @@ def _to_float(value: str, source: DType, target: DType, saturate: bool) -> str:
     if target in (FLOAT32, FLOAT64):
         return f"({c_type(target)}){value}"
     wide = source is FLOAT64 or (source.is_integer and source.bits > 24)
+    if target is FLOAT8_E4M3FN and saturate and not wide:
+        return f"tw_float_to_e4m3((float){value})"
     if target.name in _SMALL:
         return f"tw_float_to_small((double){value}, {_SMALL[target.name]}, {int(saturate)})"
     if target is FLOAT8_E8M0:
