@@ -134,6 +134,7 @@ class Builder:
         became: ``kernel``, ``view``, ``known`` or ``host`` by node; none where it is never reached.
         num_kernels: kernels before fusion.
         inputs: of the graph that was built first, the model's.
+        signed_bytes: as for ``Lowering``.
     """
 
     inference: Inference
@@ -143,6 +144,7 @@ class Builder:
     became: dict[str, str] = field(default_factory=dict)
     num_kernels: int = 0
     inputs: tuple[TensorSpec, ...] = ()
+    signed_bytes: bool = False
 
     def build(self, view: GraphView) -> DraftProgram:
         """Builds one graph; its initializers become constants."""
@@ -200,7 +202,8 @@ class Builder:
                 node=node.name,
             )
             segment = self._host(steps, segment, step)
-        lowered = lower_node(node, info, self.inference.tensors)
+        tensors = self.inference.tensors
+        lowered = lower_node(node, info, tensors, signed_bytes=self.signed_bytes)
         if isinstance(lowered, Refusal):
             self.became[node.name] = "host"
             return self._host(steps, segment, self._interpret(node, lowered.reason))

@@ -154,7 +154,8 @@ def lower_model(
     with build.stage("shapes"):
         inference = model.infer(minimum=_minimum(build.options, view), log=build.log)
     with build.stage("lower"):
-        builder = Builder(inference, build.log)
+        # VNNI takes unsigned data, tensor cores take either.
+        builder = Builder(inference, build.log, signed_bytes=is_cuda(build.options.target))
         draft = builder.build(view)
     build.interpreted = builder.interpreted
     check_compiled(build.options.require, build.interpreted)

@@ -55,6 +55,7 @@ class Lowering:
         outputs: a buffer for each output position, None where nobody reads it.
         items: what has been emitted so far.
         constants: arrays added by this lowering (packed weights, tables), by name.
+        signed_bytes: products of bytes take int8 data as it is; otherwise as uint8.
     """
 
     node: NodeView
@@ -64,6 +65,7 @@ class Lowering:
     outputs: tuple[Buffer | None, ...]
     items: list[Item] = field(default_factory=list)
     constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    signed_bytes: bool = False
     _fresh: int = 0
 
     def input(self, position: int) -> Buffer:

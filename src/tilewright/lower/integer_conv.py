@@ -4,7 +4,7 @@
     where w is known and w_zero is 0:
     acc[n, m, o] = b'[m] + sum_{c, k} x[n, c, ..] * w[m, c, k],  b'[m] = b[m] - x_zero * sum w[m]
 Guarantees: padding counts as the zero point of x; weights' zero points and scales may be one a
-filter; in the second form x is uint8 and w is int8 (``quantized.unsigned``).
+filter; in the second form w is int8 and x is uint8, or as it is (``quantized.unsigned``).
 Not here: geometry and groups (conv), the requantisation formula (quantized).
 """
 
@@ -84,7 +84,7 @@ def _emit(ctx: Lowering, at: _Positions, finish: Finish) -> None:
         out,
         w.shape,
         windows,
-        data=lambda index, guards: unsigned(guarded(guards, x[index], padding)).cast(INT32),
+        data=lambda index, guards: unsigned(ctx, guarded(guards, x[index], padding)).cast(INT32),
         weight=lambda index: weights[index].cast(INT32),
         finish=lambda total, m: finish(correct(total, m), m),
     )
@@ -102,9 +102,9 @@ def _correction(ctx: Lowering, at: _Positions, weights: Buffer, padding: Expr) -
     known = getattr(padding, "value", None)
     if known is None:
         wide = ctx.constant(sums.astype(np.int32), INT32)
-        shift = unsigned(padding).cast(INT32)
+        shift = unsigned(ctx, padding).cast(INT32)
         return lambda total, m: _with_bias(ctx, at, total, m) - shift * wide[m]
-    zero = unsigned_zero(np.asarray(known), ctx.input(at.x).dtype)
+    zero = unsigned_zero(ctx, np.asarray(known), ctx.input(at.x).dtype)
     offset = -zero * sums
     bias = None if at.bias is None else ctx.content(at.bias)
     whole = bias is not None or at.bias is None or ctx.optional(at.bias) is None

@@ -4,8 +4,8 @@
     where b is a known matrix and b_zero is 0:
     acc[b.., m, n] = sum_k a[b.., m, k] * b[k, n] - a_zero * sum_k b[k, n]
 Guarantees: zero points and scales may be single numbers, one a row of a / column of b, or have the
-batch dims too; a known zero point of 0 is not subtracted; in the second form a is uint8 and b is
-int8 (``quantized.unsigned``).
+batch dims too; a known zero point of 0 is not subtracted; in the second form b is int8 and a is
+uint8, or as it is (``quantized.unsigned``).
 Not here: the requantisation formula (quantized).
 """
 
@@ -83,13 +83,13 @@ def _product(ctx: Lowering, at: _Positions, out: Buffer, *, transposed: bool = F
     def products(index: tuple[Expr, ...]) -> Expr:
         def term(k: Expr) -> Expr:
             left, right = operand_indices(a, weights, index, out.shape, k)
-            return unsigned(a[left]).cast(INT32) * weights[right].cast(INT32)
+            return unsigned(ctx, a[left]).cast(INT32) * weights[right].cast(INT32)
 
         return sum_over([depth_of(a, weights)], term)
 
     zeros = np.zeros((), a.dtype.numpy) if zero is None else ctx.content(at.a_zero)
     if zeros is not None and zeros.size == 1:
-        offset = -unsigned_zero(zeros.reshape(()), a.dtype) * sums
+        offset = -unsigned_zero(ctx, zeros.reshape(()), a.dtype) * sums
         if not offset.any():
             return products
         added = ctx.constant(offset.astype(np.int32), INT32)
@@ -98,7 +98,7 @@ def _product(ctx: Lowering, at: _Positions, out: Buffer, *, transposed: bool = F
 
     def corrected(index: tuple[Expr, ...]) -> Expr:
         own = parameter(ctx, at.a_zero, _along(-2, index, out.shape))
-        shift = unsigned(constant(0, a.dtype) if own is None else own).cast(INT32)
+        shift = unsigned(ctx, constant(0, a.dtype) if own is None else own).cast(INT32)
         return products(index) - shift * wide[index[-1]]
 
     return corrected

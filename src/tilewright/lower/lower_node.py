@@ -34,9 +34,13 @@ class Lowered:
 
 
 def lower_node(
-    node: NodeView, info: NodeInfo, tensors: Mapping[str, TensorInfo]
+    node: NodeView,
+    info: NodeInfo,
+    tensors: Mapping[str, TensorInfo],
+    *,
+    signed_bytes: bool = False,
 ) -> Lowered | Refusal:
-    """Lowers one node (see the module's docstring)."""
+    """Lowers one node (see the module's docstring); ``signed_bytes``: as for ``Lowering``."""
     function = LOWERINGS.get((node.domain, node.op_type))
     if function is None:
         return Refusal("there is no kernel for this operator")
@@ -51,6 +55,7 @@ def lower_node(
         inputs=tuple(_buffer(name, tensors) for name in node.inputs),
         contents=tuple(tensors[name].content if name else None for name in node.inputs),
         outputs=tuple(_buffer(name, tensors) for name in node.outputs),
+        signed_bytes=signed_bytes,
     )
     try:
         function(context)

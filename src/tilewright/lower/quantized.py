@@ -55,17 +55,17 @@ def _is_zero(value: Expr) -> bool:
 # --- operands of exact products of bytes ----------------------------------------------------------
 
 
-def unsigned(value: Expr) -> Expr:
-    """An 8-bit value as uint8: a signed one moves up by 128, by its highest bit."""
-    if value.dtype is UINT8:
+def unsigned(ctx: Lowering, value: Expr) -> Expr:
+    """An 8-bit value as uint8: a signed one moves up by 128, by its highest bit; or as it is."""
+    if value.dtype is UINT8 or ctx.signed_bytes:
         return value
     return call("xor", cast(value, UINT8, bits=True), _FLIP)
 
 
-def unsigned_zero(zero: Array | None, dtype: DType) -> Array:
+def unsigned_zero(ctx: Lowering, zero: Array | None, dtype: DType) -> Array:
     """The zero point that belongs to ``unsigned`` values, as int64."""
     plain = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
-    return np.asarray(plain + (_FLIP if dtype is INT8 else 0))
+    return np.asarray(plain + (_FLIP if dtype is INT8 and not ctx.signed_bytes else 0))
 
 
 def signed_weights(

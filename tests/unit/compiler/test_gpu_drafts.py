@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tilewright.codegen.cuda.generate import generate
 from tilewright.compiler.build_program import Builder, DraftProgram
 from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.depth_last import depth_last_program
@@ -20,7 +21,7 @@ from tilewright.compiler.store_quantized import store_quantized_program
 from unit.compiler.drafts import draft_of, kernels_of, values_of
 from unit.compiler.models import normal
 from unit.graph.models import model_of, node, tensor_info
-from unit.quantized.qdq import Net
+from unit.quantized.qdq import Net, simulated
 
 
 def _narrow(model: onnx.ModelProto) -> tuple[Builder, DraftProgram, Build]:
@@ -270,3 +271,21 @@ def test_attention_stores_its_quantised_form_alone() -> None:
     assert kernels_of(draft)[-1].outputs[0].name == "y$quantized"
     assert len(np.unique(before)) > 20
     np.testing.assert_array_equal(values_of(draft, builder.constants, feeds)["y"], before)
+
+
+def test_signed_images_are_multiplied_as_they_are() -> None:
+    net = Net(0)
+    weights, scales = net.weight((16, 16, 3, 3), 0)
+    x = net.quantize("x", 0.02, -9, "int8")
+    y = net.add("Conv", [x, weights, net.bias(16, 0.02 * scales)], pads=[1, 1, 1, 1])
+    model = net.model((1, 16, 8, 8), net.quantize(y, 1.0, 5, "int8"))
+    builder, draft, build = draft_of(model)
+    channels_last_program(draft, builder.constants, build.log)
+    feeds = {"x": normal(1, 16, 8, 8)}
+    expected, _ = simulated(model, feeds)
+    values = values_of(draft, builder.constants, feeds)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(values[name], array)
+    made = generate(kernels_of(draft)[1], clusters=True, constants=builder.constants.keys())
+    assert "TwDeep<TwS8S8" in made.text
+    assert "tw_fill<4160223223u>" in made.text  # -9 four times, around the image

@@ -61,7 +61,7 @@ def test_conversions_of_float8_round_as_stated() -> None:
     values = np.unique(np.abs(given.astype(np.float32)[~np.isnan(given.astype(np.float32))]))
     middles = (values[1:] + values[:-1]) / 2
     near = [np.nextafter(m, side) for m in middles for side in (-np.inf, np.inf)]
-    numbers = np.float32([*values, *middles, *near, 1e-30, 460.0, 1e30, np.inf, np.nan])
+    numbers = np.asarray([*values, *middles, *near, 1e-30, 460.0, 1e30, np.inf, np.nan])
     numbers = np.r_[numbers, -numbers].astype(np.float32).reshape(2, -1)
     y = buffer("y", *numbers.shape)
 
