@@ -60,12 +60,15 @@ def store_element(
     *,
     stride: int | Value | None = 1,
     mask: Value | None = None,
+    often_whole: bool = False,
 ) -> None:
     """Stores register lanes at ``element_index + lane * stride``.
 
     Args:
         element_index, stride, mask: as for ``load_element``; where lanes share an element, the
             last one stays.
+        often_whole: the mask mostly holds for all lanes. Without masks in hardware it is asked
+            first, as processors take a masked store apart (18 cycles on Zen 4).
     """
     stored = to_storage(b, value, dtype)
     lanes = stored.type.lanes
@@ -82,6 +85,12 @@ def store_element(
         address = b.gep(pointer, element_index, size)
         if mask is None:
             b.store(stored, address)
+        elif often_whole and not b.target.has_masks:
+            is_whole = b.all_lanes(mask)
+            with b.when(is_whole):
+                b.store(stored, address)
+            with b.when(b.not_(is_whole)):
+                b.masked_store(stored, address, mask)
         else:
             b.masked_store(stored, address, mask)
         return

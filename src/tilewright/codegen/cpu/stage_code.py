@@ -352,4 +352,5 @@ class StageWriter:
             self.types[store.buffer],
             stride=stride if ev.frame.vector else 1,
             mask=ev.mask(variant) if ev.frame.vector else None,
+            often_whole=ev.frame.guard is not None and not ev.frame.tails,
         )

@@ -13,7 +13,7 @@ from tilewright.codegen.cpu.convert import register_type
 from tilewright.codegen.cpu.emit import I64, PTR, Builder, Module, Value, constant, index
 from tilewright.codegen.cpu.memory import load_element, store_element
 from tilewright.codegen.cpu.objects import compile_module
-from tilewright.codegen.cpu.target import CpuTarget, host_target
+from tilewright.codegen.cpu.target import CpuTarget, host_target, named_target
 from tilewright.core.dtypes import (
     BFLOAT16,
     BOOL,
@@ -101,19 +101,47 @@ def test_masked_load_gives_zero_elsewhere(dtype: DType, stride: int, count: int)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("stride", [1, 2, -3])
 @pytest.mark.parametrize("count", [0, 3, 8])
-def test_masked_store_leaves_the_rest(dtype: DType, stride: int, count: int) -> None:
+@pytest.mark.parametrize("often_whole", [False, True])
+def test_masked_store_leaves_the_rest(
+    dtype: DType, stride: int, count: int, often_whole: bool
+) -> None:
     x = np.ones(_LANES, dtype.numpy)
     out = np.zeros(64, dtype.numpy)
 
     def emit(b: Builder, p: dict[str, Value]) -> None:
         value = load_element(b, p["x"], index(0), dtype, _LANES)
         mask = _mask(b, p["count"])
-        store_element(b, p["out"], p["at"], value, dtype, stride=stride, mask=mask)
+        store_element(
+            b,
+            p["out"],
+            p["at"],
+            value,
+            dtype,
+            stride=stride,
+            mask=mask,
+            often_whole=often_whole,
+        )
 
-    _call(emit, out.ctypes.data, x.ctypes.data, (30, stride, count))
     expected = np.zeros(64, dtype.numpy)
     expected[30 + stride * np.arange(count)] = dtype.numpy.type(1)
-    assert np.array_equal(out, expected)
+    for target in runnable_targets():
+        out[:] = 0
+        _call(emit, out.ctypes.data, x.ctypes.data, (30, stride, count), target)
+        assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "often_whole", "plain"),
+    [("haswell", True, 1), ("haswell", False, 0), ("znver4", True, 0)],
+)
+def test_without_masks_in_hardware_whole_vectors_are_stored_plainly(
+    name: str, often_whole: bool, plain: int
+) -> None:
+    module = Module(named_target(name))
+    b = module.function("f", _PARAMS)
+    value, mask = constant(register_type(FLOAT32, _LANES), 1), _mask(b, b.params["count"])
+    store_element(b, b.params["out"], index(0), value, FLOAT32, mask=mask, often_whole=often_whole)
+    assert module.text().count("store <8 x float>") == plain
 
 
 def test_index_lanes_gather_and_scatter() -> None:

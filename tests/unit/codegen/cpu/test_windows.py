@@ -20,6 +20,7 @@ from tilewright.kernel.ir import Axis, Kernel, Stage, Store, reduce_axes
 from tilewright.kernel.nest import prepare
 from tilewright.kernel.schedule import Schedule
 from unit.codegen.cpu.kernels import N, buffer
+from unit.codegen.cpu.lanes import runnable_targets
 from unit.codegen.cpu.native import run_native
 
 FEW, MANY = named_target("haswell"), named_target("znver4")
@@ -101,5 +102,6 @@ def test_values_are_the_same(width: Dim | int, stride: int, taps: int) -> None:
         for b in kernel.inputs
     }
     want = interpret(kernel, feeds, sizes)["out"]
-    got = run_native(kernel, feeds, sizes, target=FEW, parts=2)["out"]
-    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    for target in runnable_targets():
+        got = run_native(kernel, feeds, sizes, target=target, parts=2)["out"]
+        assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
