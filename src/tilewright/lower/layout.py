@@ -56,7 +56,7 @@ from tilewright.lower.reindex import Refusal
 from tilewright.lower.row_bands import in_row_bands
 from tilewright.lower.scaled_weights import with_scaled_weights
 from tilewright.lower.skipped_pixels import pixels_side_by_side
-from tilewright.lower.strassen import Room, apply_strassen
+from tilewright.lower.strassen import Room, apply_strassen, is_image
 from tilewright.lower.whole_windows import over_positions
 from tilewright.lower.winograd import apply_winograd
 from tilewright.runtime.program import Blocked
@@ -213,7 +213,7 @@ def _choose_algorithms(
         added.update(arrays)
         names = [buffer.name for kernel in kernels for buffer in kernel.outputs]
         if len(kernels) > 1:
-            chosen.between.update(names[:-1])
+            chosen.between.update(name for name in names[:-1] if not is_image(name))
             chosen.convolved.update(names if _is_convolution(item, constants) else ())
     return result, added, chosen
 

@@ -3,7 +3,8 @@
 Input -> Output: one kernel whose sum is a matrix product, or a convolution -> three: sums of
 quarters of the left operand, seven products, sums of these with the epilogue.
     C = A B;  T[p] = sums of A's quarters;  P[p] = T[p] U[p];  C's quarters = sums of P
-    Of a convolution, quarters are halves of channels in windows of halves of the rows.
+    Of a convolution, quarters are halves of channels in windows of halves of the rows; of one image
+    the seven are images themselves, whose channels lie in blocks as others' do.
 Requires: float32, constant weights, even and known numbers of columns and terms, and of rows along
 one axis; along others, such as images, it may be unknown (a ``Refusal`` says what is missing).
 Applied where the saved multiplications take longer than moving the sums, with one of what is
@@ -19,12 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.dtypes import FLOAT32
+from tilewright.core.dtypes import FLOAT32, INT64
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import affine
@@ -52,6 +53,7 @@ from tilewright.lower.replace_sum import rebuilt, still_read, with_sum
 
 NAME = "seven products of halves"
 Array = npt.NDArray[Any]
+_T = TypeVar("_T")
 _Terms = tuple[tuple[int, int, int], ...]  # (row half, column half, sign)
 # T[p], U[p] and what of P[p] goes to which quarter of C.
 _LEFT: tuple[_Terms, ...] = (
@@ -79,11 +81,15 @@ _BACK: Mapping[tuple[int, int], tuple[tuple[int, int], ...]] = {  # (product, si
     (1, 1): ((0, 1), (2, 1), (5, 1), (1, -1)),
 }
 _NUM = len(_LEFT)
+_SEVEN = Dim.of(_NUM)
 _LEAST = 64  # of terms and columns: below, tiles of halves are not worth a thought
 # Of one core, for predictions; weights are fetched while others are multiplied.
 _FLOPS_PER_US, _CACHE_BYTES_PER_US, _MEMORY_BYTES_PER_US = 110_000, 100_000, 60_000
-_IMAGE_BYTES_PER_US = 25_000  # where channels lie in blocks, which sums have to gather
-_LEAST_GAIN = 0.02
+_GATHERED_BYTES_PER_US = 25_000  # where channels lie in blocks, which sums have to gather
+_NEAR_BYTES = 14 << 20  # written and read of an image's sums and products; of more, most come late
+_LEAST_GAIN, _LEAST_GAIN_OF_IMAGES = 0.02, 0.035
+_BLOCK = 16  # channels that lie beside each other, at most
+_IMAGE = "/image"  # ends the names of values whose channels may lie in blocks
 # The seven weights take 7/4 of the room. So much more may they take in a network: a network that
 # runs out of memory is slow as well, and others keep their weights about once.
 _MORE_WEIGHTS = 0.25
@@ -140,6 +146,18 @@ class _Product:
         return tuple(_halved(axis) if axis.name == self.row.name else axis for axis in axes)
 
     @property
+    def is_image(self) -> bool:
+        """One image, whose channels may lie in blocks: so may halves of them."""
+        axes = self.kernel.stages[0].axes
+        channels = (self.depth.extent.const, self.column.extent.const)
+        whole = all(size % (2 * _BLOCK) == 0 for size in channels)
+        return whole and len(axes) == 4 and axes[1] is self.column and axes[0].extent == Dim.of(1)
+
+    def place(self, seven: _T, rows: Sequence[_T], channel: _T) -> tuple[_T, ...]:
+        """The order of what is handed on: of images, which of the seven stands for which image."""
+        return (seven, channel, *rows[1:]) if self.is_image else (seven, *rows, channel)
+
+    @property
     def spans(self) -> tuple[Dim, ...]:
         """Elements of each window's dim that one half of the rows reaches."""
         extents = {axis.name: axis.extent for axis in self.rows}
@@ -181,19 +199,23 @@ def apply_strassen(
             log.add("strassen", "+".join(kernel.sources), "one product", ((NAME, found.reason),))
         return [kernel], {}
     log.add("strassen", "+".join(kernel.sources), f"{NAME}, error up to 1e-5 of the largest")
-    out, seven = kernel.outputs[0].name, Dim.of(_NUM)
+    out, kind = kernel.outputs[0].name, _IMAGE if found.is_image else ""
     depth, column = _halved(found.depth).extent, _halved(found.column).extent
-    rows = [axis.extent for axis in found.rows]
-    taps = [axis.extent for axis in found.taps]
-    sums = Buffer(f"{out}/strassen.t", FLOAT32, (seven, *found.spans, depth))
-    products = Buffer(f"{out}/strassen.p", FLOAT32, (seven, *rows, column))
-    weights = Buffer(f"{out}/strassen.u", FLOAT32, (seven, *taps, depth, column))
+    taps, rows = ([axis.extent for axis in axes] for axes in (found.taps, found.rows))
+    sums = Buffer(f"{out}/strassen.t{kind}", FLOAT32, found.place(_SEVEN, found.spans, depth))
+    products = Buffer(f"{out}/strassen.p{kind}", FLOAT32, found.place(_SEVEN, rows, column))
+    weights = Buffer(f"{out}/strassen.u", FLOAT32, (_SEVEN, *taps, depth, column))
     kernels = [
         _sums_kernel(found, sums),
         _products_kernel(found, sums, weights, products),
         _output_kernel(found, products),
     ]
     return kernels, {weights.name: _combined(found, constants[found.weight.buffer])}
+
+
+def is_image(name: str) -> bool:
+    """True for values handed on whose channels may lie in blocks."""
+    return name.endswith(_IMAGE)
 
 
 # --- recognition ----------------------------------------------------------------------------------
@@ -308,15 +330,23 @@ def _unprofitable(product: _Product) -> Refusal | None:
         return Refusal(f"{min(k, n)} terms or columns are too few")
     rows = _least(axis.extent for axis in product.rows)
     taps = prod(axis.extent.const for axis in product.taps)
-    is_image = product.column.name != product.kernel.stages[0].axes[-1].name
-    rate = _IMAGE_BYTES_PER_US if is_image else _CACHE_BYTES_PER_US
     whole_us = 2 * 2 * rows * n * k * taps / _FLOPS_PER_US
-    moved_us = 4 * 2 * _NUM / 2 * (_least(product.spans) * k + rows * n) / rate
+    moved_us = _moved_us(product, 4 * 2 * _NUM / 2 * (_least(product.spans) * k + rows * n))
     weights_us = 4 * (_NUM / 4 - 1) * k * n * taps / _MEMORY_BYTES_PER_US
     gain_us = whole_us / 8 - moved_us - weights_us
-    if gain_us < _LEAST_GAIN * whole_us:
+    least = _LEAST_GAIN_OF_IMAGES if product.is_image else _LEAST_GAIN
+    if gain_us < least * whole_us:
         return Refusal(f"it would save {gain_us:.0f} us of {whole_us:.0f} us")
     return None
+
+
+def _moved_us(product: _Product, num_bytes: float) -> float:
+    """Time to write and read so much of sums and products."""
+    if product.is_image:
+        near = num_bytes <= _NEAR_BYTES
+        return num_bytes / (_CACHE_BYTES_PER_US if near else _MEMORY_BYTES_PER_US)
+    is_gathered = product.column.name != product.kernel.stages[0].axes[-1].name
+    return num_bytes / (_GATHERED_BYTES_PER_US if is_gathered else _CACHE_BYTES_PER_US)
 
 
 def _least(sizes: Iterable[Dim]) -> int:
@@ -340,17 +370,19 @@ def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
     source = next(b for b in product.kernel.inputs if b.name == product.data.buffer)
     depth = _halved(product.depth)
     axes = [Axis(f"t{k}", span) for k, span in enumerate(product.spans)]
-    place = [*(axis.var for axis in axes), depth.var]
+    variables = [axis.var for axis in axes]
+    if product.is_image:
+        variables[0] = constant(0, INT64)
 
     def quarter(row: int, column: int) -> Expr:
         index = list(product.data.index)
         index[index.index(product.depth.var)] = _shifted(product.depth, column)
         guards: list[Expr] = []
-        for window, axis in zip(product.windows, axes, strict=True):
+        for window, axis, place in zip(product.windows, axes, variables, strict=True):
             first = window.offset
             if row and window.axis.name == product.row.name:
                 first += window.stride * (product.row.extent.const // 2)
-            at = axis.var + first
+            at = place + first
             index[window.position] = at
             size = source.shape[window.position]
             if first < 0:
@@ -365,14 +397,18 @@ def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
         return select(inside, value, constant(0, FLOAT32))
 
     stores = tuple(
-        Store(sums.name, (dim_value(p), *place), _signed_sum(terms, quarter))
+        Store(
+            sums.name,
+            product.place(dim_value(p), variables, depth.var),
+            _signed_sum(terms, quarter),
+        )
         for p, terms in enumerate(_LEFT)
     )
     return Kernel(
         name=f"{product.kernel.name}: sums of quarters",
         inputs=(source,),
         outputs=(sums,),
-        stages=(Stage((*axes, depth), stores),),
+        stages=(Stage((depth, *axes[1:]) if product.is_image else (*axes, depth), stores),),
         sources=product.kernel.sources,
     )
 
@@ -389,7 +425,7 @@ def _products_kernel(product: _Product, sums: Buffer, weights: Buffer, products:
     point, depth, column = Axis("p", Dim.of(_NUM)), _halved(product.depth), _halved(product.column)
     rows = tuple(axis.var for axis in product.rows)
     taps = tuple(axis.var for axis in product.taps)
-    left = sums[(point.var, *(window.place for window in product.windows), depth.var)]
+    left = sums[product.place(point.var, [w.place for w in product.windows], depth.var)]
     body = left * weights[(point.var, *taps, depth.var, column.var)]
     total = reduce_axes("sum", (*product.taps, depth), body)
     return Kernel(
@@ -398,8 +434,8 @@ def _products_kernel(product: _Product, sums: Buffer, weights: Buffer, products:
         outputs=(products,),
         stages=(
             Stage(
-                (point, *product.rows, column),
-                (Store(products.name, (point.var, *rows, column.var), total),),
+                product.place(point, product.rows, column),
+                (Store(products.name, product.place(point.var, rows, column.var), total),),
             ),
         ),
         sources=product.kernel.sources,
@@ -409,8 +445,8 @@ def _products_kernel(product: _Product, sums: Buffer, weights: Buffer, products:
 def _output_kernel(product: _Product, products: Buffer) -> Kernel:
     """A store for each quarter of the results, each through the kernel's epilogue."""
     rows, column = product.rows, _halved(product.column)
-    place = (*(axis.var for axis in rows), column.var)
-    parts = [load(products.name, FLOAT32, (dim_value(p), *place)) for p in range(_NUM)]
+    variables = [axis.var for axis in rows]
+    parts = [products[product.place(dim_value(p), variables, column.var)] for p in range(_NUM)]
     original = product.kernel.stages[0].stores[0]
     stores = []
     for (i, j), ((first, _), *rest) in _BACK.items():

@@ -131,8 +131,72 @@ def test_convolutions(shape: tuple[int, ...], taps: tuple[int, ...], attributes:
     assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
 
 
-def test_images_pay_for_being_gathered_from_blocks() -> None:
-    engine = compiled(convolution((1, 256, 14, 14), 256, (1, 1)))
+def deep(shape: tuple[int, int, int, int], middle: int = 384) -> onnx.ModelProto:
+    """1x1 convolutions between images in blocks, the second one with a residual."""
+    depth = shape[1]
+    weights = {
+        "u": normal(depth, 3, 1, 1),
+        "w": normal(middle, depth, 1, 1, seed=2) / np.float32(np.sqrt(depth)),
+        "b": normal(middle, seed=3),
+        "v": normal(depth, middle, 1, 1, seed=4) / np.float32(np.sqrt(middle)),
+        "last": normal(8, depth, 1, 1, seed=5) / np.float32(np.sqrt(depth)),
+    }
+    nodes = [
+        node("Conv", ["x", "u"], ["a"], name="stem"),
+        node("Conv", ["a", "w", "b"], ["c"], name="expand"),
+        node("Gelu", ["c"], ["g"], name="gelu"),
+        node("Conv", ["g", "v"], ["d"], name="project"),
+        node("Add", ["d", "a"], ["s"], name="residual"),
+        node("Conv", ["s", "last"], ["y"], name="last"),
+    ]
+    inputs = [tensor_info("x", (shape[0], 3, *shape[2:]))]
+    return model_of(nodes, inputs=inputs, outputs=["y"], weights=weights, opset=21)
+
+
+@pytest.mark.parametrize(
+    ("shape", "middle", "chosen"),
+    [
+        ((1, 384, 6, 40), 768, 2),
+        ((1, 384, 7, 40), 768, 2),  # columns of the image are halved
+        ((1, 352, 16, 16), 384, 2),
+        ((1, 384, 7, 41), 768, 0),  # nothing can be halved
+        ((1, 360, 6, 40), 768, 0),  # half the channels are no whole blocks: they would be gathered
+        ((1, 64, 6, 40), 128, 0),  # too little to multiply
+        ((1, 192, 80, 160), 192, 0),  # the sums exceed the caches
+        ((2, 384, 6, 40), 768, 0),  # several images are gathered
+    ],
+)
+def test_images_in_blocks(shape: tuple[int, int, int, int], middle: int, chosen: int) -> None:
+    model = deep(shape, middle)
+    engine = compiled(model)
+    found = [d for d in engine.decisions if d.stage == "strassen"]
+    assert sum(d.chosen.startswith(NAME) for d in found) == chosen
+    blocked = [
+        d.subject
+        for d in engine.decisions
+        if "/strassen" in d.subject and d.chosen.startswith("channels in blocks of")
+    ]
+    assert len(blocked) == 2 * chosen  # sums and products
+    feeds = {"x": normal(shape[0], 3, *shape[2:], seed=6)}
+    want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+    got = engine.run(feeds)["y"]
+    assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "x86-64-v2"])
+def test_images_on_other_processors(cpu: str) -> None:
+    model = deep((1, 384, 6, 40), 768)
+    engine = compiled(model, cpu=cpu)
+    if not engine.runs_here:
+        pytest.skip(f"{cpu} code does not run here")
+    feeds = {"x": normal(1, 3, 6, 40, seed=6)}
+    want = reference(Model.load(model, DecisionLog()).original, feeds)["y"]
+    got = engine.run(feeds)["y"]
+    assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
+
+
+def test_images_pay_for_their_sums() -> None:
+    engine = compiled(convolution((1, 128, 14, 14), 128, (1, 1)))
     first = next(d for d in engine.decisions if d.stage == "strassen")
     assert first.chosen == "one product"
     assert first.rejected[0][1].startswith("it would save -")
