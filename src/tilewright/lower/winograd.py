@@ -325,7 +325,7 @@ def _output_kernel(conv: _Convolution, products: Buffer, axes: tuple[Axis, ...])
         conv.kernel,
         name=f"{conv.kernel.name}: output tiles",
         inputs=(products, *others),
-        stages=(Stage((n, m, rows, columns), tuple(stores)),),
+        stages=(Stage((n, rows, columns, m), tuple(stores)),),
     )
 
 

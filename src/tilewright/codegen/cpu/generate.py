@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tilewright.codegen.cpu.emit import I64, PTR, Module
 from tilewright.codegen.cpu.layout import ArgumentLayout, argument_layout
 from tilewright.codegen.cpu.stage_code import StageWriter
-from tilewright.codegen.cpu.tactics import choose
+from tilewright.codegen.cpu.tactics import choose, rows_first
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.codegen.cpu.traits import is_product
 from tilewright.codegen.cpu.wave_code import write_wave
@@ -133,6 +133,8 @@ def _schedules(
             continue
         nest = prepare(kernel, stage)
         schedule, refused = choose(nest, target, disabled)
+        if kernel.steps is not None:
+            schedule = rows_first(nest, schedule)
         if wave is not None and number in wave.stages:
             ordered = by_rows(wave, number, nest, schedule)
             if isinstance(ordered, str):

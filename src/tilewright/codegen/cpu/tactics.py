@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.codegen.cpu.dots import dot_of
 from tilewright.codegen.cpu.target import CpuTarget
@@ -515,6 +515,28 @@ def _splits_rows(nest: Nest, column: Axis, columns: int) -> bool:
     is_plain = len([axis for axis in nest.axes if axis.extent != ONE]) == 3  # one axis of rows
     has_few = is_plain and _usual(column.extent) <= _FEW_BLOCKS * columns
     return (exceeds or has_few) and totals[True] <= _FITTING_BYTES
+
+
+def rows_first(nest: Nest, schedule: Schedule) -> Schedule:
+    """For one of several short steps: threads share the rows of many matrices, not the matrices.
+
+    Winograd's three stages hand on every matrix: a thread then reads the rows that it has written.
+    It reads all weights for each tile of rows, which have to stay in the second cache for that.
+    """
+    rows = [name for name in schedule.unroll if name != schedule.vector]
+    if schedule.tactic != "contraction" or len(rows) != 1 or schedule.outer:
+        return schedule
+    others = {axis.name for axis in nest.axes if axis.extent != ONE} - {*rows, schedule.vector}
+    factors = [nest.loads[id(n)] for n in walk(*reduces_of(nest)) if id(n) in nest.loads]
+    are_many = bool(others) and all(others <= form.terms.keys() for form in factors)
+    sizes = {axis.name: axis.extent for axis in (*nest.axes, *sum(nest.reduce_axes.values(), ()))}
+    weights = [
+        4 * math.prod(_usual(sizes[name]) for name in form.terms if name in sizes)
+        for form in factors
+        if rows[0] not in form.terms
+    ]
+    fits = sum(weights) <= _FITTING_BYTES // 2
+    return replace(schedule, outer=tuple(rows)) if are_many and fits else schedule
 
 
 def _usual(extent: Dim) -> int:

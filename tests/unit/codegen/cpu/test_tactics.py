@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.codegen.cpu import tactics, traits
-from tilewright.codegen.cpu.tactics import TACTICS, Refusal, choose
+from tilewright.codegen.cpu.tactics import TACTICS, Refusal, choose, rows_first
 from tilewright.codegen.cpu.target import CpuTarget, named_target
 from tilewright.core.dtypes import BOOL, FLOAT64, INT8
 from tilewright.core.errors import InternalError
@@ -302,3 +302,25 @@ def test_large_images_are_read_once_and_few_blocks_are_not_shared(
         lambda o, m, i: reduce_axes("sum", (axis,), a[m, axis.var] * b[o, axis.var, i]),
     )
     assert choose(nest(kernel), WIDE)[0].outer == outer
+
+
+@pytest.mark.parametrize(
+    ("has_many", "depth", "outer"),
+    [(True, 24, ("i1",)), (True, 128, ()), (False, 24, ())],
+    ids=["many matrices", "large matrices", "one of them"],
+)
+def test_steps_share_the_rows_of_many_matrices(
+    has_many: bool, depth: int, outer: tuple[str, ...]
+) -> None:
+    a, b = buffer("a", 36, 120, depth), buffer("b", 36, depth, 24)
+    axis = Axis("r", Dim.of(depth))
+    kernel = pure(
+        buffer("out", 36, 120, 24),
+        (a, b),
+        lambda x, t, c: reduce_axes(
+            "sum", (axis,), a[x, t, axis.var] * b[x if has_many else 0, axis.var, c]
+        ),
+    )
+    schedule = choose(nest(kernel), WIDE)[0]
+    assert schedule.outer == ()
+    assert rows_first(nest(kernel), schedule).outer == outer
