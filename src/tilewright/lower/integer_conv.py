@@ -103,7 +103,7 @@ def _correction(ctx: Lowering, at: _Positions, weights: Buffer, padding: Expr) -
     if known is None:
         wide = ctx.constant(sums.astype(np.int32), INT32)
         shift = unsigned(ctx, padding).cast(INT32)
-        return lambda total, m: _with_bias(ctx, at, total, m) - shift * wide[m]
+        return lambda total, m: _with_bias(ctx, at, total + -shift * wide[m], m)
     zero = unsigned_zero(ctx, np.asarray(known), ctx.input(at.x).dtype)
     offset = -zero * sums
     bias = None if at.bias is None else ctx.content(at.bias)

@@ -99,7 +99,7 @@ def _product(ctx: Lowering, at: _Positions, out: Buffer, *, transposed: bool = F
     def corrected(index: tuple[Expr, ...]) -> Expr:
         own = parameter(ctx, at.a_zero, _along(-2, index, out.shape))
         shift = unsigned(ctx, constant(0, a.dtype) if own is None else own).cast(INT32)
-        return products(index) - shift * wide[index[-1]]
+        return products(index) + -shift * wide[index[-1]]
 
     return corrected
 

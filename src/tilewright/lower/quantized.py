@@ -126,23 +126,21 @@ def requantized(total: Expr, factor: Expr, zero: Expr | None, dtype: DType) -> E
 
 def nearest(value: Expr, zero: Expr | None, dtype: DType) -> Expr:
     """The nearest integer, half to even, plus the zero point, clamped; NaN as infinity."""
-    low, high = _bounds(dtype, zero)
-    # Clamped first: what is rounded then fits.
-    value = select(value.lt(high), value, high)
-    value = select(value.gt(low), value, low)
-    whole = call("round", value).cast(INT32)
-    if zero is None or _is_zero(zero):
-        return whole.cast(dtype)
-    known = getattr(zero, "value", None)
-    return (whole + (zero.cast(INT32) if known is None else int(known))).cast(dtype)
-
-
-def _bounds(dtype: DType, zero: Expr | None) -> tuple[Expr, Expr]:
-    """The lowest and highest value of a type, less the zero point."""
     least = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
     most = least + (1 << dtype.bits) - 1
     known = 0 if zero is None else getattr(zero, "value", None)
+    # Clamped first: what is rounded then fits.
     if known is not None:
-        return constant(least - known, FLOAT32), constant(most - known, FLOAT32)
-    shift = zero.cast(FLOAT32) if zero is not None else constant(0, FLOAT32)
-    return constant(least, FLOAT32) - shift, constant(most, FLOAT32) - shift
+        whole = _whole(value, least - known, most - known)
+        return (whole + int(known) if known else whole).cast(dtype)
+    whole = _whole(value, least - most, most - least)
+    if zero is not None:
+        whole = whole + zero.cast(INT32)
+    return whole.max(least).min(most).cast(dtype)
+
+
+def _whole(value: Expr, low: float, high: float) -> Expr:
+    """The nearest integer between two, as int32."""
+    value = select(value.lt(high), value, constant(high, FLOAT32))
+    value = select(value.gt(low), value, constant(low, FLOAT32))
+    return call("round", value).cast(INT32)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.cpu.traits import num_points
 from tilewright.core.dtypes import INT32
-from tilewright.kernel.ir import Axis, Call, Const, Expr, Load, Reduce, products, walk
+from tilewright.kernel.ir import Axis, Call, Const, Expr, Reduce, products, walk
 from tilewright.kernel.nest import Nest, evaluated
 
 _MOST_TERMS = 64  # a longer sum hardly feels the addition
@@ -53,22 +53,18 @@ def begun_sums(nest: Nest) -> dict[int, Begun]:
             if not isinstance(total, Reduce) or total.combiner != "sum" or users[id(total)] > 1:
                 continue
             is_alike = nest.depends(start) <= nest.depends(total)
-            if is_alike and (_may_begin(nest, total, start) or _is_biased(total, start)):
+            is_known = is_alike and not any(isinstance(part, Reduce) for part in walk(start))
+            # Of integers any sum may: it is exact in any order.
+            if is_known and (total.dtype is INT32 or _may_begin(nest, total)):
                 found[id(node)] = Begun(node, total, start)
     return found
 
 
-def _may_begin(nest: Nest, total: Reduce, start: Expr) -> bool:
-    """A short sum of products of floats, with something that needs no other sum."""
+def _may_begin(nest: Nest, total: Reduce) -> bool:
+    """A short sum of products of floats."""
     if not total.dtype.is_float or not products(total.body):
         return False
-    is_known = not any(isinstance(part, Reduce) for part in walk(start))
-    return is_known and _is_short(nest.reduce_axes[id(total)])
-
-
-def _is_biased(total: Reduce, start: Expr) -> bool:
-    """A sum of integers, which is exact in any order, with a bias."""
-    return total.dtype is INT32 and isinstance(start, Load)
+    return _is_short(nest.reduce_axes[id(total)])
 
 
 def clamped_lines(nest: Nest) -> dict[int, Line]:
