@@ -106,6 +106,23 @@ def test_dynamic_quantisation_of_rows(shape: tuple[int, ...], symbolic: bool) ->
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        (np.nan, 1, -2), (-np.nan, 1, -2), (np.inf, 1, -2), (-np.inf, 1, 2), (np.inf, -np.inf),
+        (-0.0,), (0.0, -0.0), (-1, -3), (2, 5), (1e-45, -1e-45), (3e38, -3e38), (np.nan, -np.nan),
+    ],
+)  # fmt: skip
+def test_dynamic_quantisation_of_unusual_numbers(values: tuple[float, ...]) -> None:
+    x = np.resize(np.asarray(values, np.float32), 40)
+    got = run_operator("DynamicQuantizeLinear", {"x": x}, ("y", "s", "z"))
+    with np.errstate(all="ignore"):
+        want = evaluate("", "DynamicQuantizeLinear", [x], {}, opset=11, num_outputs=3)
+    first = 1 if np.isnan(x).any() else 0  # beside a NaN no other number has a meaning
+    for one, other in zip(got[first:], want[first:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_dynamic_quantisation_of_one_output() -> None:
     x = np.array([-1, 0, 2], np.float32)
     (y,) = run_operator("DynamicQuantizeLinear", {"x": x}, ("y", "", ""), symbolic=True)
