@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tilewright.codegen.cuda import deep_tile, tma_tile
 from tilewright.codegen.cuda.contraction import ranked_tiles
-from tilewright.codegen.cuda.generate import generate
+from tilewright.codegen.cuda.generate import generate, prelude
 from tilewright.codegen.cuda.nvrtc import compile_text
 from tilewright.codegen.cuda.plan import with_registers
 from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.core.shape import Dim
 from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, product
+from unit.codegen.cuda.emulate import COMPILER, needs_compiler
 
 SIZES = [(128, 768, 768), (49, 512, 2048), (8192, 3072, 768), (1, 1000, 512), (200704, 256, 64)]
 LARGE = product(8192, 3072, 768, b_flip=True)
@@ -89,6 +93,20 @@ def _tile(rows: int, columns: int, *, resident: int = 1, turns: bool = False) ->
         if (t.rows, t.columns, t.resident, t.turns) == (rows, columns, resident, turns)
     )
     return found
+
+
+@needs_compiler
+def test_every_output_of_a_tile_is_stored_once(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    texts = [(here / "emulate.h").read_text()]
+    texts += [prelude(f"{name}.cuh") for name in ("prelude", "tensor_core", "deep", "tma")]
+    source, program = tmp_path / "finish.cpp", tmp_path / "finish"
+    source.write_text("\n".join([*texts, (here / "finish.cpp").read_text()]))
+    assert COMPILER is not None
+    flags = ["-O1", "-std=c++17", "-w", str(source), "-o", str(program)]
+    subprocess.run([COMPILER, *flags], check=True, capture_output=True)
+    done = subprocess.run([str(program)], check=True, capture_output=True, text=True)
+    assert done.stdout == "0 wrong\n"
 
 
 @pytest.mark.nvrtc
