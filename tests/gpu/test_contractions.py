@@ -45,18 +45,32 @@ def test_convolutions_in_parts() -> None:
     _check(kernel)
 
 
-@pytest.mark.parametrize("size", [(200, 328, 640), (49, 72, 2304), (1, 1000, 512)])
-def test_every_tile(size: tuple[int, int, int]) -> None:
-    kernel = product(*size, b_flip=True)
+TILED = {
+    "whole columns": product(200, 352, 640, b_flip=True),
+    "a part of columns": product(200, 328, 640, b_flip=True),
+    "few rows": product(49, 72, 2304, b_flip=True),
+    "one row": product(1, 1000, 512, b_flip=True),
+    "a matrix is added": product(330, 224, 1152, b_flip=True, added=True),
+    "many tiles": product(5000, 256, 320, b_flip=True, added=True),
+    "window": convolution((3, 128, 9, 7), 96, 3, pad=1),
+    "strided window": convolution((2, 64, 16, 11), 64, 3, stride=2, pad=1),
+    "one tap of every other row": convolution((3, 192, 8, 10), 64, 1, stride=2),
+    "wide window": convolution((1, 64, 14, 14), 160, 5, pad=2),
+}
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_every_tile(name: str) -> None:
+    kernel = TILED[name]
     feeds = feeds_of(kernel)
     expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
     largest = float(np.abs(expected).max())
-    for tile in ranked_tiles(kernel, (), cuda_target(arch()).clusters):
-        for constants in ((), ("b",)):
-            made = run_on_gpu(kernel, feeds, {}, tile=tile, constants=constants)["out"]
-            np.testing.assert_allclose(
-                made.astype(np.float64), expected, rtol=2e-3, atol=1e-3 * largest, err_msg=tile.text
-            )
+    weights: tuple[set[str], ...] = ({"b", "w"} & set(feeds), set())
+    for number, tile in enumerate(ranked_tiles(kernel, (), cuda_target(arch()).clusters)):
+        made = run_on_gpu(kernel, feeds, {}, tile=tile, constants=weights[number % 2])["out"]
+        np.testing.assert_allclose(
+            made.astype(np.float64), expected, rtol=2e-3, atol=1e-3 * largest, err_msg=tile.text
+        )
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

@@ -36,6 +36,7 @@ _CLASSES: dict[str, Any] = {
         program.StageCall,
         program.Launch,
         program.Matrix,
+        program.Image,
         program.Guard,
         program.KernelCall,
         program.Extent,

@@ -85,6 +85,8 @@ class Matrix:
         buffer: number of the kernel's buffer that it lies in.
         offset: elements before it.
         stride: elements from a row to the next one.
+        mixed: of 32 rows of a box, row 8 j + 2 q + e is row 8 q + 2 j + e of the matrix; its number
+            of rows is a multiple of 32.
     """
 
     buffer: int
@@ -92,6 +94,27 @@ class Matrix:
     rows: Dim
     columns: Dim
     stride: Dim
+    box: int
+    mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """Float16 images with channels last, of which a GPU's copy engine fetches windows: for ``box``
+    places, one after the other, 64 channels of a tap.
+
+    Attributes:
+        buffer: number of the kernel's buffer that they are.
+        shape: images, height, width, channels.
+        first, last: where the first and the last window begins, down and across.
+        step: from a window to the next one, down and across.
+    """
+
+    buffer: int
+    shape: tuple[int, int, int, int]
+    first: tuple[int, int]
+    last: tuple[int, int]
+    step: tuple[int, int]
     box: int
 
 
@@ -105,7 +128,7 @@ class Launch:
         threads: of a block.
         shared_bytes: dynamic shared memory of a block.
         checked: whether it checks indices that it reads, and so may report one.
-        matrices: of which the function gets a map each, after its other parameters.
+        matrices: and images, of which the function gets a map each, after its other parameters.
     """
 
     symbol: str
@@ -113,7 +136,7 @@ class Launch:
     threads: int
     shared_bytes: int = 0
     checked: bool = False
-    matrices: tuple[Matrix, ...] = ()
+    matrices: tuple[Matrix | Image, ...] = ()
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

@@ -87,7 +87,8 @@ def ranked_tiles(
     numbers = (sizes.rows, sizes.columns, sizes.match.elements.halves(sizes.depth))
     timed: list[tuple[float, DeepTile | TmaTile]] = []
     if "tma" not in disabled and tma.refusal(draft, sizes.match) is None:
-        cost, found = tma.cost_of(draft.writer(), sizes.match), tma_tile.candidates(*numbers)
+        cost = tma.cost_of(draft.writer(), sizes.match)
+        found = tma_tile.candidates(*numbers, of_bytes=cost > 0)
         timed += [(tma_tile.predict_us(tile, *numbers, cost), tile) for tile in found]
     if "deep" not in disabled and refusal(draft, draft.writer(), sizes.match) is None:
         deep = deep_tile.candidates(*numbers, sizes.count, clusters)
@@ -102,7 +103,8 @@ def _is_faster_by_threads(draft: Draft, found: Match) -> bool:
     rows, columns, depth, count = found.extents
     depth = halves_of(depth, found.elements)
     reads = bool(early_reads(draft.writer(), found))
-    engine = choose_tma_tile(rows.const, columns.const, depth.const, reads)[1]
+    sizes = (rows.const, columns.const, depth.const)
+    engine = choose_tma_tile(*sizes, reads, of_bytes=found.elements.bytes == 1)[1]
     return choose_deep_tile(rows, columns, depth, count, draft.clusters, reads)[1] < engine
 
 

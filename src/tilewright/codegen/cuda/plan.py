@@ -14,7 +14,7 @@ from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Expr, Kernel
 from tilewright.kernel.nest import Nest
-from tilewright.runtime.program import Matrix
+from tilewright.runtime.program import Image, Matrix
 
 ONE = Dim.of(1)
 _REGISTERS = 65536  # of a multiprocessor
@@ -57,7 +57,7 @@ class Shape:
     begins: bool = False
     preludes: tuple[str, ...] = ()
     support: str = ""
-    matrices: tuple[Matrix, ...] = ()
+    matrices: tuple[Matrix | Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

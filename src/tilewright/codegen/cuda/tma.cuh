@@ -1,5 +1,6 @@
-// Products whose operands are plain matrices with the depth side by side, on Hopper and later: one
-// warp has the copy engine fetch steps of 64 halves, or as many pairs of bytes, groups of 4 warps multiply them. A block takes
+// Products whose operands have the depth side by side, plain matrices or windows on images, on
+// Hopper and later: one warp has the copy engine fetch steps of 64 halves, or as many pairs of
+// bytes, groups of 4 warps multiply them. A block takes
 // one tile after the other, and fetches the next one while it stores.
 struct alignas(64) TwMap {
   u64 words[16];
@@ -29,15 +30,58 @@ TW_FN void tw_fetch_box(u16* to, const TwMap* map, int k, int row, u64* barrier)
                "r"(row), "r"(tw_shared_address(barrier)) : "memory");
 }
 
-// BM x BN outputs by GROUPS of 4 warps. TURNS: each group has tiles of its own, so that one stores
+// Of windows that begin at a place of an image and those after it, the same tap.
+TW_FN void tw_fetch_window(u16* to, const TwMap* map, int channel, int across, int down, int image,
+                           int tap_across, int tap_down, u64* barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};" ::"r"(tw_shared_address(to)),
+               "l"(map), "r"(channel), "r"(across), "r"(down), "r"(image),
+               "r"(tw_shared_address(barrier)), "h"((u16)tap_across), "h"((u16)tap_down)
+               : "memory");
+}
+// Rows in an order by which 8 neighbouring sums come to lie in one thread (tensor_map.py).
+TW_FN void tw_fetch_mixed(u16* to, const TwMap* map, int k, int row, u64* barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %3, %3, %4}], [%5];" ::"r"(tw_shared_address(to)), "l"(map),
+               "r"(k), "r"(0), "r"(row / 32), "r"(tw_shared_address(barrier)) : "memory");
+}
+// Keeps loads where they were written: before what is long.
+template <class T> TW_FN void tw_pin(T& x) {
+  u32 words[(sizeof(T) + 3) / 4] = {};
+  memcpy(words, &x, sizeof(T));
+  for (u32& word : words) asm volatile("" : "+r"(word));
+  memcpy(&x, words, sizeof(T));
+}
+
+#if TW_WGMMA
+// Registers of the 4 warps of a group.
+template <int COUNT> TW_FN void tw_fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> TW_FN void tw_more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+#endif
+
+// BM x BN outputs by groups of 4 warps; one more warp fetches, of a group if that gives the others
+// its registers. TURNS: each group has tiles of its own, so that one stores
 // while another multiplies. FIXED: the columns' operand is a constant, which is fetched before the
-// kernel before this one has ended.
-template <class ELEMENTS, int BM, int BN, int GROUPS, int STAGES, bool TURNS, bool FIXED>
+// kernel before this one has ended. MIXED: its rows are fetched in the order of tw_fetch_mixed.
+// AHEAD: what outputs need of memory is read before their sums. SPLIT: so many blocks, a cluster,
+// share the depth of a tile, which is the only one of each.
+template <class ELEMENTS, int BM, int BN, int THREADS, int STAGES, bool TURNS, bool FIXED,
+          bool MIXED, bool AHEAD, int SPLIT>
 struct TwMatrix {
   typedef typename ELEMENTS::Sum Sum;
+  static constexpr int GROUPS = (THREADS - 32) / 128;
+  static constexpr bool GIVES = THREADS % 128 == 0;
   static constexpr int DEPTH = 64, WARPS = 4 * GROUPS, BAND = 8;
   static constexpr int A_SIZE = BM * DEPTH, STAGE = (BM + BN) * DEPTH;
   static constexpr int MI = BM / (TURNS ? 64 : 64 * GROUPS), NI = BN / 8;
+  // Packs of 8 neighbouring sums: those of a thread, those that it stores, those read for at once.
+  static constexpr int ROWS = 2 * MI, PACKS = NI / 4 * ROWS, OWN = PACKS / SPLIT;
+  static constexpr int ROUND = AHEAD ? OWN : OWN % 4 == 0 ? 4 : OWN % 3 == 0 ? 3 : OWN;
+  static_assert(PACKS % SPLIT == 0, "blocks of a cluster store the same number");
 
   // Which rows of a tile a group multiplies.
   static __device__ __forceinline__ int first_row() {
@@ -82,89 +126,142 @@ struct TwMatrix {
 #endif
   }
 
-  static __device__ __forceinline__ void fetch_all(const TwMap* map_a, const TwMap* map_b,
-                                                   u16* tiles, u64* full, u64* empty, int M,
+  static __device__ __forceinline__ void fetch_columns(const TwMap* map, u16* to, int k, int n,
+                                                       u64* barrier) {
+    if (MIXED) tw_fetch_mixed(to, map, k, n, barrier);
+    else tw_fetch_box(to, map, k, n, barrier);
+  }
+
+  // The steps of this block.
+  static __device__ __forceinline__ void share(int K, int& begin, int& steps) {
+    int all = (K + DEPTH - 1) / DEPTH, rank = SPLIT > 1 ? (int)tw_rank() : 0;
+    begin = rank * all / SPLIT;
+    steps = (rank + 1) * all / SPLIT - begin;
+  }
+
+  template <class Fetch>
+  static __device__ __forceinline__ void fetch_all(Fetch& fetch, const TwMap* map_b, u16* tiles, u64* full, u64* empty, int M,
                                                    int N, int K) {
-    int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, steps = (K + DEPTH - 1) / DEPTH;
+    int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, begin, steps;
+    share(K, begin, steps);
     int m, n, number = 0, early = FIXED ? (steps < STAGES ? steps : STAGES) : 0;
-    place(blockIdx.x, down, across, m, n);
+    place(blockIdx.x / SPLIT, down, across, m, n);
     for (int step = 0; step < early; ++step) {
       tw_barrier_expect(full + step, STAGE * 2);
-      tw_fetch_box(tiles + step * STAGE + A_SIZE, map_b, step * DEPTH, n, full + step);
+      fetch_columns(map_b, tiles + step * STAGE + A_SIZE, (begin + step) * DEPTH, n, full + step);
     }
     tw_begin();
-    for (int tile = blockIdx.x; tile < down * across; tile += gridDim.x) {
+    for (int tile = blockIdx.x / SPLIT; tile < down * across; tile += gridDim.x / SPLIT) {
       place(tile, down, across, m, n);
       for (int step = 0; step < steps; ++step, ++number) {
-        int slot = number % STAGES;
+        int slot = number % STAGES, k = (begin + step) * DEPTH;
         if (number >= STAGES) tw_barrier_wait(empty + slot, (number / STAGES + 1) & 1);
         if (number >= early) {
           tw_barrier_expect(full + slot, STAGE * 2);
-          tw_fetch_box(tiles + slot * STAGE + A_SIZE, map_b, step * DEPTH, n, full + slot);
+          fetch_columns(map_b, tiles + slot * STAGE + A_SIZE, k, n, full + slot);
         }
-        tw_fetch_box(tiles + slot * STAGE, map_a, step * DEPTH, m, full + slot);
+        fetch(tiles + slot * STAGE, k, m, full + slot);
       }
     }
   }
 
-  // Outputs of a thread in units of 8 side by side, some units at a time: a part.
-  static constexpr int UNITS = NI / 4;
-  static constexpr int TOGETHER = UNITS % 4 == 0 ? 4 : UNITS % 3 == 0 ? 3 : UNITS;
-  static constexpr int ACROSS = UNITS / TOGETHER, PARTS = MI * 2 * ACROSS;
-
-  static __device__ __forceinline__ int row_of(int part) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = part / ACROSS;
-    return first_row() + line / 2 * 64 + warp % 4 * 16 + line % 2 * 8 + lane / 4;
-  }
-  static __device__ __forceinline__ int column_of(int part) {
-    return part % ACROSS * TOGETHER * 32 + (int)threadIdx.x % 4 * 8;
+  // Where a pack of this thread lies.
+  static __device__ __forceinline__ void locate(int pack, int& m, int& n) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    m += first_row() + pack % ROWS / 2 * 64 + warp % 4 * 16 + pack % 2 * 8 + lane / 4;
+    n += (pack / ROWS * 4 + lane % 4) * 8;
   }
 
   template <class Got, class Read>
-  static __device__ __forceinline__ void read_part(Got (&got)[TOGETHER], int part, int m0, int n0,
-                                                   int M, int N, Read& read) {
-    int m = m0 + row_of(part), n = n0 + column_of(part), last = N < 8 ? 0 : N - 8;
+  static __device__ __forceinline__ void read_round(Got (&got)[ROUND], int first, int m0, int n0,
+                                                    int M, int N, Read& read) {
+    int last = N < 8 ? 0 : N - 8;
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k)
-      got[k] = read(M % BM == 0 || m < M ? m : M - 1,
-                    N % BN == 0 || n + k * 32 < N ? n + k * 32 : last);
-  }
-
-  // What outputs need of memory is read a part ahead where that takes few registers: the first
-  // part before the tile is multiplied.
-  template <class Got> static constexpr bool AHEAD = sizeof(Got) <= 8;
-
-  template <class Got, class Read, class Store>
-  static __device__ __forceinline__ void finish(int m0, int n0, int M, int N,
-                                                Sum (&sums)[MI][NI][4], Got (&got)[TOGETHER],
-                                                Read& read, Store& store) {
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-      // Known when compiled: no branches between units, where there are registers for several.
-      bool whole = ELEMENTS::PAIR > 1 && AHEAD<Got> && M % BM == 0 && N % BN == 0;
-      Got next[TOGETHER];
-      if (!AHEAD<Got>) read_part(got, part, m0, n0, M, N, read);
-      if (AHEAD<Got> && part + 1 < PARTS) read_part(next, part + 1, m0, n0, M, N, read);
-      int line = part / ACROSS, first = part % ACROSS * TOGETHER;
-      int m = m0 + row_of(part), n = n0 + column_of(part);
-#pragma unroll
-      for (int k = 0; k < TOGETHER; ++k) {
-        Sum sum[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          sum[e] = sums[line / 2][(first + k) * 4 + e / 2][2 * (line % 2) + e % 2];
-        tw_swap_columns(sum);
-        if (whole || (m < M && n + k * 32 < N)) store(m, n + k * 32, sum, got[k]);
-      }
-      if (AHEAD<Got> && part + 1 < PARTS)
-#pragma unroll
-        for (int k = 0; k < TOGETHER; ++k) got[k] = next[k];
+    for (int k = 0; k < ROUND; ++k) {
+      int m = m0, n = n0;
+      locate(first + k, m, n);
+      got[k] = read(M % BM == 0 || m < M ? m : M - 1, N % BN == 0 || n < N ? n : last);
     }
   }
 
-  template <class Read, class Store>
-  static __device__ __forceinline__ void run(const TwMap* map_a, const TwMap* map_b, int M, int N,
-                                             int K, Read read, Store store) {
+  typedef TwPack<Sum, 4> Four;
+
+  // Sums to shared memory, where the cluster's blocks find them.
+  static __device__ __forceinline__ void hand_out(Four* all, Sum (&sums)[MI][NI][4]) {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");  // others have read their steps
+#pragma unroll
+    for (int pack = 0; pack < PACKS; ++pack)
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        Four four;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) four.v[e] = sum_of(sums, pack, part * 4 + e);
+        all[(pack * 2 + part) * 32 * WARPS + threadIdx.x] = four;
+      }
+    tw_cluster_sync();
+  }
+
+  static __device__ __forceinline__ Sum sum_of(Sum (&sums)[MI][NI][4], int pack, int e) {
+    return sums[pack % ROWS / 2][pack / ROWS * 4 + e / 2][2 * (pack % 2) + e % 2];
+  }
+
+  static __device__ __forceinline__ void collect(const Four* all, int pack, Sum (&sum)[8]) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const Four* from = all + (pack * 2 + part) * 32 * WARPS + threadIdx.x;
+#pragma unroll
+      for (int other = 0; other < SPLIT; ++other) {
+        Four four = tw_remote4((const Sum*)from, other);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sum[part * 4 + e] = other ? sum[part * 4 + e] + four.v[e] : four.v[e];
+      }
+    }
+  }
+
+  // What is not read before the sums is read a round ahead where that takes few registers.
+  template <class Got> static constexpr bool SOON = !AHEAD && sizeof(Got) <= 8;
+
+  template <class Got, class Read, class Store>
+  static __device__ __forceinline__ void finish(void* shared, int m0, int n0, int M, int N,
+                                                Sum (&sums)[MI][NI][4], Got (&got)[ROUND],
+                                                Read& read, Store& store) {
+    // Known when compiled: no branches between packs, where there are registers for several.
+    bool whole = ELEMENTS::PAIR > 1 && SOON<Got> && M % BM == 0 && N % BN == 0;
+    int rank = 0;
+    if constexpr (SPLIT > 1) {
+      rank = tw_rank();
+      hand_out((Four*)shared, sums);
+    }
+#pragma unroll
+    for (int first = 0; first < OWN; first += ROUND) {
+      Got next[ROUND];
+      bool more = SOON<Got> && first + ROUND < OWN;
+      if (!AHEAD && !SOON<Got>) read_round(got, rank * OWN + first, m0, n0, M, N, read);
+      if (more) read_round(next, rank * OWN + first + ROUND, m0, n0, M, N, read);
+#pragma unroll
+      for (int k = 0; k < ROUND; ++k) {
+        int pack = first + k, m = m0, n = n0;
+        Sum sum[8];
+        if constexpr (SPLIT > 1) collect((const Four*)shared, rank * OWN + pack, sum);
+        else
+#pragma unroll
+          for (int e = 0; e < 8; ++e) sum[e] = sum_of(sums, pack, e);
+        if (!MIXED) tw_swap_columns(sum);
+        locate(rank * OWN + pack, m, n);
+        if (whole || (m < M && n < N)) store(m, n, sum, got[k]);
+      }
+      if (more)
+#pragma unroll
+        for (int k = 0; k < ROUND; ++k) got[k] = next[k];
+    }
+    if constexpr (SPLIT > 1) tw_cluster_meet();  // others read this block's memory
+  }
+
+  // fetch: has the engine fetch 64 of the depth for the rows of a tile.
+  template <class Fetch, class Read, class Store>
+  static __device__ __forceinline__ void run(Fetch fetch, const TwMap* map_b, int M, int N, int K,
+                                             Read read, Store store) {
     u16* tiles = (u16*)(tw_shared + (1024 - (tw_shared_address(tw_shared) & 1023)) % 1024);
     u64* full = (u64*)(tiles + STAGES * STAGE);
     u64* empty = full + STAGES;
@@ -179,27 +276,40 @@ struct TwMatrix {
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (warp < WARPS) multiply_all(tiles, full, empty, turns, M, N, K, read, store);
-    else if (lane == 0) fetch_all(map_a, map_b, tiles, full, empty, M, N, K);
+    if (warp < WARPS) {
+#if TW_WGMMA
+      if constexpr (GIVES) tw_more_registers<232>();
+#endif
+      multiply_all(tiles, full, empty, turns, M, N, K, read, store);
+    } else {
+#if TW_WGMMA
+      if constexpr (GIVES) tw_fewer_registers<40>();
+#endif
+      if (warp == WARPS && lane == 0) fetch_all(fetch, map_b, tiles, full, empty, M, N, K);
+    }
   }
 
   // A group begins a tile when the one before has read all steps of the tile before: a barrier is
   // never waited for while it is two rounds behind, which it could not tell.
   template <class Read, class Store>
-  static __device__ __forceinline__ void multiply_all(const u16* tiles, u64* full, u64* empty,
+  static __device__ __forceinline__ void multiply_all(u16* tiles, u64* full, u64* empty,
                                                       u64* turns, int M, int N, int K,
                                                       Read& read, Store& store) {
     tw_begin();
-    int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, steps = (K + DEPTH - 1) / DEPTH;
+    int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, begin, steps;
+    share(K, begin, steps);
     int turn = -1, lane = threadIdx.x % 32;
-    for (int tile = blockIdx.x; tile < down * across; tile += gridDim.x) {
-      int number = ++turn * steps;
+    for (int tile = blockIdx.x / SPLIT; tile < down * across; tile += gridDim.x / SPLIT) {
+      int number = ++turn * steps, m, n;
       if (TURNS && turn % GROUPS != (int)threadIdx.x / 128) continue;
-      if (TURNS && turn > 0) tw_barrier_wait(turns + turn % GROUPS, (turn - 1) / GROUPS & 1);
-      int m, n;
       place(tile, down, across, m, n);
-      decltype(read(0, 0)) got[TOGETHER];
-      if (AHEAD<decltype(read(0, 0))>) read_part(got, 0, m, n, M, N, read);
+      decltype(read(0, 0)) got[ROUND];
+      if (AHEAD || SOON<decltype(read(0, 0))>)
+        read_round(got, SPLIT > 1 ? (int)tw_rank() * OWN : 0, m, n, M, N, read);
+      if (AHEAD)
+#pragma unroll
+        for (auto& pack : got) tw_pin(pack);
+      if (TURNS && turn > 0) tw_barrier_wait(turns + turn % GROUPS, (turn - 1) / GROUPS & 1);
       Sum sums[MI][NI][4];
 #pragma unroll
       for (int i = 0; i < MI; ++i)
@@ -228,7 +338,7 @@ struct TwMatrix {
       tw_wgmma_wait<0>();
       if (lane == 0) tw_barrier_arrive(empty + (number + STAGES - 1) % STAGES);
 #endif
-      finish(m, n, M, N, sums, got, read, store);
+      finish(tiles, m, n, M, N, sums, got, read, store);
     }
   }
 };

@@ -58,6 +58,7 @@ class Writer:
         self.exact = exact.stores_bytes([self.types[name] for name in self.stored])
         self.bounds = Bounds(extents_of(kernel, nest))
         self.position: dict[str, str] = {}
+        self.runs: list[tuple[str, list[tuple[str, Dim, str]]]] = []  # decoded numbers
         if kernel.steps is not None:
             self.position[kernel.steps.name] = "step"
         self.lines: list[str] = []
@@ -90,9 +91,9 @@ class Writer:
     @contextmanager
     def positions(self) -> Iterator[None]:
         """Positions that are set inside are forgotten after it."""
-        kept = dict(self.position)
+        kept = dict(self.position), self.runs
         yield
-        self.position = kept
+        self.position, self.runs = kept
 
     def dim(self, dim: Dim) -> str:
         """A size."""
@@ -153,6 +154,8 @@ class Writer:
                     left = self.define(kind, f"({kind})({unsigned}{left} / {unsigned}{size})")
                 else:
                     left = "0"
+        run = [(axis, extent, self.position[axis]) for axis, extent in axes]
+        self.runs = [*self.runs, (number, run)]
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -315,11 +318,34 @@ class Writer:
         """The index of an element."""
         narrow = self.bounds.form_is_narrow(form)
         cast = "" if narrow else "(s64)"
-        parts = [self._term(self.position[axis], f, cast) for axis, f in form.terms.items()]
+        terms = dict(form.terms)
+        parts = [self._term(*run, cast) for run in self._whole_runs(terms)]
+        parts += [self._term(self.position[axis], f, cast) for axis, f in terms.items()]
         parts += [self._term(self._text(expr), factor, cast) for expr, factor in form.rest]
         if form.offset.terms or not parts:
             parts.append(self.dim(form.offset))
         return " + ".join(part for part in parts if part != "0") or "0"
+
+    def _whole_runs(self, terms: dict[str, Dim]) -> list[tuple[str, Dim]]:
+        """Takes out axes that lie in memory as the number they were decoded from counts them:
+        that number, and how far it moves.
+        """
+        found = []
+        for number, run in self.runs:
+            long = [(axis, extent, place) for axis, extent, place in run if extent != Dim.of(1)]
+            factors = [terms.get(axis, Dim.of(0)) for axis, _, _ in long]
+            pairs = zip(factors, factors[1:], long[1:], strict=False)
+            if (
+                len(long) > 1
+                and factors[-1] != Dim.of(0)
+                and self.index_type(product(extent for _, extent, _ in long)) == "int"
+                and all(self.position[axis] == place for axis, _, place in long)
+                and all(outer == inner * extent for outer, inner, (_, extent, _) in pairs)
+            ):
+                found.append((number, factors[-1]))
+                for axis, _, _ in long:
+                    del terms[axis]
+        return found
 
     def _term(self, value: str, factor: Dim, cast: str) -> str:
         if value == "0":

@@ -27,21 +27,32 @@ from unit.codegen.cpu.kernels import buffer, pure
 
 
 def product(
-    m: int, n: int, k: int, *, a_flip: bool = False, b_flip: bool = False, batch: int = 0
+    m: int,
+    n: int,
+    k: int,
+    *,
+    a_flip: bool = False,
+    b_flip: bool = False,
+    batch: int = 0,
+    added: bool = False,
 ) -> Kernel:
-    """``relu(a @ b + c)``; flipped operands are stored [k, m] and [n, k]."""
+    """``relu(a @ b + c)``; flipped operands are stored [k, m] and [n, k]; ``added``: ``+ d``."""
     lead = (batch,) if batch else ()
     a = buffer("a", *lead, *((k, m) if a_flip else (m, k)), dtype=FLOAT16)
     b = buffer("b", *lead, *((n, k) if b_flip else (k, n)), dtype=FLOAT16)
     c, r = buffer("c", n), Axis("r", Dim.of(k))
+    d = buffer("d", *lead, m, n, dtype=FLOAT16)
 
     def body(*index: Expr) -> Expr:
         z, (i, j) = index[:-2], index[-2:]
         left = a[(*z, r.var, i) if a_flip else (*z, i, r.var)].cast(FLOAT32)
         right = b[(*z, j, r.var) if b_flip else (*z, r.var, j)].cast(FLOAT32)
-        return (reduce_axes("sum", (r,), left * right) + c[j]).max(0.0).cast(FLOAT16)
+        total = reduce_axes("sum", (r,), left * right) + c[j]
+        total = total + d[index].cast(FLOAT32) if added else total
+        return total.max(0.0).cast(FLOAT16)
 
-    return pure(buffer("out", *lead, m, n, dtype=FLOAT16), (a, b, c), body)
+    inputs = (a, b, c, d) if added else (a, b, c)
+    return pure(buffer("out", *lead, m, n, dtype=FLOAT16), inputs, body)
 
 
 def narrow_product(m: int, n: int, k: int, left: DType, right: DType | None = None) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,12 +12,24 @@ from tilewright.codegen.cuda import deep_tile, tma_tile
 from tilewright.codegen.cuda.contraction import ranked_tiles
 from tilewright.codegen.cuda.generate import generate, prelude
 from tilewright.codegen.cuda.nvrtc import compile_text
+from tilewright.codegen.cuda.operands import Match, draft_of, match
 from tilewright.codegen.cuda.plan import with_registers
 from tilewright.codegen.cuda.tma_tile import TmaTile
+from tilewright.codegen.cuda.window import Window, find_window
+from tilewright.core.dtypes import FLOAT16, FLOAT32, INT8, UINT8
 from tilewright.core.shape import Dim
-from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, product
+from tilewright.kernel.ir import Axis, Expr, Kernel, reduce_axes, select
+from tilewright.runtime.program import Matrix
+from unit.codegen.cpu.kernels import buffer, pure
+from unit.codegen.cuda.contractions import (
+    CONTRACTIONS,
+    convolution,
+    narrow_product,
+    product,
+)
 from unit.codegen.cuda.emulate import COMPILER, needs_compiler
 
+Place = tuple[int, int]
 SIZES = [(128, 768, 768), (49, 512, 2048), (8192, 3072, 768), (1, 1000, 512), (200704, 256, 64)]
 LARGE = product(8192, 3072, 768, b_flip=True)
 
@@ -27,6 +40,7 @@ def test_the_copy_engine_fetches_large_matrices() -> None:
     assert "copy engine" in stage.tactic
     left, right = stage.launch.matrices
     assert [made.buffers[m.buffer] for m in (left, right)] == ["a", "b"]
+    assert isinstance(left, Matrix)
     assert (left.rows, left.columns, left.stride) == (Dim.of(8192), Dim.of(768), Dim.of(768))
     assert stage.launch.is_possible
     assert "copy engine" not in generate(LARGE, clusters=True, disabled=["tma"]).stages[0].tactic
@@ -35,7 +49,7 @@ def test_the_copy_engine_fetches_large_matrices() -> None:
 
 @pytest.mark.parametrize(
     "kernel",
-    [convolution((8, 64, 28, 28), 64, 3, pad=1), product(64, 64, 100, b_flip=True, batch=4)],
+    [convolution((8, 32, 28, 28), 64, 3, pad=1), product(64, 64, 100, b_flip=True, batch=4)],
 )
 def test_others_are_fetched_by_threads(kernel: object) -> None:
     stage = generate(kernel, clusters=True).stages[0]  # type: ignore[arg-type]
@@ -74,8 +88,100 @@ def test_groups_take_turns_where_there_are_several_long_tiles() -> None:
     assert not turns(128, 768, 768)  # one tile a block
     assert not turns(200704, 256, 64)  # each is multiplied at once
     text = generate(LARGE, clusters=True, tile=_tile(128, 128, turns=True)).text
-    assert "TwMatrix<TwHalf, 128, 128, 2, 7, true" in text
-    assert "__launch_bounds__(288)" in text
+    assert "TwMatrix<TwHalf, 128, 128, 384, 7, true" in text
+    assert "__launch_bounds__(384)" in text  # the group that fetches gives registers away
+
+
+def test_columns_are_fetched_in_an_order_that_makes_sums_neighbours() -> None:
+    for columns, mixed in ((768, True), (1000, False)):
+        made = generate(product(256, columns, 512, b_flip=True), ["deep"], clusters=True)
+        left, right = made.stages[0].launch.matrices
+        assert isinstance(left, Matrix)
+        assert isinstance(right, Matrix)
+        assert (left.mixed, right.mixed) == (False, mixed)
+
+
+def test_products_of_bytes_keep_to_what_was_checked() -> None:
+    for tile in tma_tile.candidates(8192, 3072, 768, of_bytes=True):
+        assert (tile.split, tile.gives) == (1, False)
+    kernel = narrow_product(8192, 3072, 1536, UINT8, INT8)
+    made = generate(kernel, ["deep"], clusters=True, constants=("b",))
+    assert not any(matrix.mixed for matrix in made.stages[0].launch.matrices)  # type: ignore[union-attr]
+    assert "TwMatrix<TwU8S8, " in made.text
+
+
+def test_what_outputs_need_is_read_before_their_sums_where_registers_suffice() -> None:
+    assert _tile(128, 128, turns=True).reads_ahead(2)  # 128 sums and 64 registers of a thread
+    assert not _tile(128, 128, turns=True).reads_ahead(4)
+    assert not _tile(128, 128, resident=2).reads_ahead(2)
+    assert not _tile(128, 128, turns=True).reads_ahead(0)
+
+
+def test_blocks_share_the_depth_of_few_tiles() -> None:
+    for size in SIZES:
+        shared = [tile for tile in tma_tile.candidates(*size) if tile.split > 1]
+        assert bool(shared) == (size[0] <= 1024 and size[2] >= 512)
+        for tile in shared:
+            tiles = -(-size[0] // tile.rows) * -(-size[1] // tile.columns)
+            assert tile.blocks(*size[:2]) == tiles * tile.split <= 132
+            assert tile.stages * tile.stage_bytes >= 4 * tile.rows * tile.columns
+    made = generate(product(1024, 768, 3072, b_flip=True), clusters=True)
+    assert "copy engine, 2 blocks a sum" in made.stages[0].tactic
+    assert "__cluster_dims__(2, 1, 1)" in made.text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "first", "last", "step"),
+    [
+        (convolution((8, 64, 28, 28), 64, 3, pad=1), (-1, -1), (26, 26), (1, 1)),
+        (convolution((2, 128, 16, 12), 64, 5, pad=1), (-1, -1), (12, 8), (1, 1)),
+        (convolution((3, 64, 9, 12), 64, 3, pad=1, stride=2), (-1, -1), (7, 9), (2, 2)),
+    ],
+)
+def test_the_copy_engine_slides_windows_over_images(
+    kernel: Kernel, first: Place, last: Place, step: Place
+) -> None:
+    found = _window(kernel)
+    assert isinstance(found, Window)
+    image = found.image(64)
+    assert (image.first, image.last, image.step) == (first, last, step)
+    assert image.shape == tuple(dim.const for dim in kernel.inputs[0].shape)
+
+
+def test_images_whose_windows_stay_inside_lie_one_below_the_other() -> None:
+    found = _window(convolution((8, 128, 28, 14), 64, 1, stride=2))
+    assert isinstance(found, Window)
+    assert found.image(64).shape == (1, 8 * 28, 14, 128)
+    assert found.image(64).last == (222, 12)
+
+
+def test_windows_that_the_copy_engine_cannot_slide() -> None:
+    assert _window(convolution((1, 32, 8, 8), 64, 3, pad=1)) == "32 channels"
+    assert isinstance(_window(convolution((1, 64, 40, 40), 64, 3, stride=9)), str)
+    assert isinstance(_window(convolution((1, 64, 8, 8), 64, 3, pad=1, last=False)), str)
+    assert isinstance(_window(_mirrored()), str)
+
+
+def _mirrored() -> Kernel:
+    """A convolution whose guard is not that of its window: zeros inside of the image."""
+    x, w = buffer("x", 1, 8, 8, 64, dtype=FLOAT16), buffer("w", 64, 3, 64, dtype=FLOAT16)
+    c, tap = Axis("c", Dim.of(64)), Axis("t", Dim.of(3))
+
+    def body(*index: Expr) -> Expr:
+        _, i, j, o = index
+        column = j + tap.var - 1
+        inside = column.ge(2) & column.lt(8)
+        value = select(inside, x[0, i, column, c.var].cast(FLOAT32), 0.0)
+        return reduce_axes("sum", (tap, c), value * w[o, tap.var, c.var].cast(FLOAT32))
+
+    return pure(buffer("out", 1, 8, 8, 64), (x, w), body)
+
+
+def _window(kernel: Kernel) -> Window | str:
+    draft = draft_of(kernel)
+    found = match(draft, draft.writer())
+    assert isinstance(found, Match)
+    return find_window(draft, found.left, found.depth)
 
 
 def test_two_blocks_of_a_multiprocessor_have_registers() -> None:
@@ -132,10 +238,13 @@ def test_tiles_compile(arch: str, columns: int) -> None:
 
 
 @pytest.mark.nvrtc
-def test_blocks_of_a_cluster_share_sums() -> None:
+@pytest.mark.parametrize("without", ["tma", "deep"])
+def test_blocks_of_a_cluster_share_sums(without: str) -> None:
     kernel = product(64, 64, 4096, b_flip=True)
-    made = generate(kernel, ["tma"], clusters=True)
+    made = generate(kernel, [without], clusters=True)
     assert "blocks a sum" in made.stages[0].tactic
     compiled = compile_text(made.text, "sm_90")
-    assert b"ld.shared::cluster" in compiled.ptx
+    assert b"ld.shared::cluster.v4" in compiled.ptx
+    assert re.search(rb"\bst\S*\.v4", compiled.ptx)
+    assert not re.search(rb"\bst\S*\.[bsu]8\b", compiled.ptx)  # sums are not handed out in bytes
     assert b"barrier.cluster.arrive.aligned" not in compiled.ptx  # orders all memory: 1 us
