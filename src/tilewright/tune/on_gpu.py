@@ -73,7 +73,7 @@ class Report:
         streams: how many the kernels run on.
         timed, known: candidates that were timed, and that the store knew.
         before_us, after_us: GPU time of all kernels of a run, in turns.
-        whole: what became of choices that were slower as a whole; empty where they were faster.
+        whole: what became of choices that were no faster as a whole; empty where they were.
     """
 
     device: str
@@ -165,7 +165,7 @@ class _Search:
         rows: what became of each kernel, by its code's key and sizes.
         choices: the call to take, by the same.
         decisions: for the engine.
-        whole: what became of choices that were slower as a whole.
+        whole: what became of choices that were no faster as a whole.
     """
 
     def __init__(self, engine: Engine, executor: CudaExecutor, store: TimingStore | None) -> None:
@@ -287,13 +287,17 @@ class _Search:
         changes = sorted(gains, key=lambda kernel: (-gains[kernel], kernel))
         if not changes:
             return
-        kept = faster_together(changes, lambda some: self._ratio(launched, some))
+        kept = faster_together(
+            changes,
+            lambda some: self._ratio(launched, some),
+            lambda some: self._ratio(launched, some, "afresh"),
+        )
         if len(kept) == len(changes):
             return
-        timing = self._whole(launched, changes)
+        timing = self._whole(launched, changes, "afresh")
         count = plural(len(changes), "change")
         self.whole = (
-            f"tuned choice was slower as a whole ({timing.us:.1f} us instead of "
+            f"tuned choice was not faster as a whole ({timing.us:.1f} us instead of "
             f"{timing.formula_us:.1f}): kept {len(kept)} of {count}"
         )
         self.decisions.append(
@@ -302,21 +306,25 @@ class _Search:
                 subject="whole runs",
                 chosen=f"{len(kept)} of {count}",
                 rejected=((count, self.whole),),
-                measured_us=self._whole(launched, kept).us if kept else timing.formula_us,
+                measured_us=self._whole(launched, kept, "afresh").us if kept else timing.formula_us,
             )
         )
         for kernel in set(changes) - set(kept):
             self._dropped[kernel] = self.choices.pop(kernel)
 
-    def _ratio(self, launched: Sequence[Launched], changes: Sequence[str]) -> float:
+    def _ratio(
+        self, launched: Sequence[Launched], changes: Sequence[str], when: str = "changed"
+    ) -> float:
         """The part of the formula's time that a run takes with some changes, over all sizes."""
-        name = self._whole(launched, changes).schedule
+        name = self._whole(launched, changes, when).schedule
         return _mean_ratio([t for t in self._timings[self._network] if t.schedule == name])
 
-    def _whole(self, launched: Sequence[Launched], changes: Sequence[str]) -> Timing:
-        """What a run takes with some changes; each set of them is timed once."""
+    def _whole(
+        self, launched: Sequence[Launched], changes: Sequence[str], when: str = "changed"
+    ) -> Timing:
+        """What a run takes with some changes; each set of them is timed once each ``when``."""
         texts = sorted(f"{kernel} {self.choices[kernel]}" for kernel in changes)
-        name = f"changed({hashlib.sha256(chr(10).join(texts).encode()).hexdigest()[:16]})"
+        name = f"{when}({hashlib.sha256(chr(10).join(texts).encode()).hexdigest()[:16]})"
         sizes = _sizes(launched)
         found = self._timings.setdefault(self._network, [])
         for timing in found:

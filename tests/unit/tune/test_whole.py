@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.tune.whole import faster_together
+from tilewright.tune import whole
 
 
 def _timer(worth: dict[str, float], tried: list[str]) -> Callable[[Sequence[str]], float]:
@@ -13,6 +13,25 @@ def _timer(worth: dict[str, float], tried: list[str]) -> Callable[[Sequence[str]
         return 1.0 + sum(worth[name] for name in changes)
 
     return ratio
+
+
+def faster_together(
+    changes: Sequence[str], ratio: Callable[[Sequence[str]], float], trials: int = 16
+) -> tuple[str, ...]:
+    return whole.faster_together(changes, ratio, lambda _: 0.9, trials)
+
+
+def test_what_is_kept_has_to_be_faster_when_timed_afresh() -> None:
+    afresh: list[Sequence[str]] = []
+
+    def again(changes: Sequence[str]) -> float:
+        afresh.append(changes)
+        return 0.996
+
+    assert whole.faster_together("ab", _timer({"a": -0.1, "b": 0.2}, []), again) == ()
+    assert afresh == [("a",)]
+    assert whole.faster_together("ab", _timer({"a": 0.1, "b": 0.2}, []), again) == ()
+    assert afresh == [("a",)]
 
 
 def test_all_are_kept_where_they_are_faster_together() -> None:
