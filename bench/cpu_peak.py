@@ -194,8 +194,10 @@ def _part(kernel: Kernel, number: int, schedule: Schedule) -> _Part | None:
     if kernel.steps is not None:
         points = points * kernel.steps.extent
     flops = sum((2 * points * product(a.extent for a in node.axes)).evaluate({}) for node in sums)
-    loads = [node for node in walk(*sums) if isinstance(node, Load)]
-    alone = all(schedule.vector in nest.depends(node) for node in loads)
+    vector = schedule.vector
+    forms = [nest.loads[id(n)] for n in walk(*sums) if isinstance(n, Load) and id(n) in nest.loads]
+    strides = [form.stride(vector) for form in forms] if vector is not None else []
+    alone = bool(strides) and all(stride is None or stride.terms for stride in strides)
     inner = nest.reduce_axes[id(sums[0])]
     loops = " over ".join(
         " ".join(f"{a.name}:{a.extent}" for a in axes) for axes in (nest.axes, inner)
