@@ -4,7 +4,7 @@
 Input -> Output: a choice between integers and float -> the time of each choice next to it, relative
 to it; from the fastest that keeps the budget the search goes on, until none is faster.
 Guarantees: engines are timed in turns with the one that they are compared with; one that seems
-faster is timed again before it is believed; few engines are in memory at once.
+faster is timed again before it is scored or believed; few engines are in memory at once.
 Not here: where the search starts (search).
 """
 
@@ -120,24 +120,30 @@ def _ratios(
 def _confirmed(
     clock: Clock, left: Left, moves: Sequence[Move], allowed: Callable[[Left], bool]
 ) -> tuple[tuple[Move, ...], Left | None]:
-    """Moves, those that seemed faster scored and timed again; the best choice, if one is faster.
+    """Moves, those that seemed faster timed again; the best choice, if one is faster.
 
-    What is faster alone is tried together as well.
+    Only what is faster twice is scored: that takes far longer than a look at the clock.
     """
-    scored = [
-        replace(move, within=allowed(after(left, move.nodes)) if move.ratio < FASTER else None)
-        for move in moves
+    hopeful = [move for move in moves if move.ratio < FASTER]
+    ratios = _ratios(clock, left, [after(left, move.nodes) for move in hopeful]) if hopeful else []
+    again = [
+        replace(move, ratio=ratio, within=allowed(after(left, move.nodes)))
+        if ratio < FASTER
+        else replace(move, ratio=ratio)
+        for move, ratio in zip(hopeful, ratios, strict=True)
     ]
-    hopeful = [move for move in scored if move.within]
-    if not hopeful:
-        return tuple(scored), None
-    choices = [after(left, move.nodes) for move in hopeful]
-    together = left ^ {move.nodes[0] for move in hopeful if len(move.nodes) == 1}
-    if together != left and together not in choices and allowed(together):
-        choices.append(together)
-    ratios = _ratios(clock, left, choices)
-    again = [replace(move, ratio=ratio) for move, ratio in zip(hopeful, ratios, strict=False)]
-    rest = [move for move in scored if not move.within]
-    ratio, _, better = min(zip(ratios, range(len(choices)), choices, strict=True))
-    told = tuple(sorted([*again, *rest], key=_by_time))
-    return told, better if ratio < FASTER else None
+    slower = [move for move in moves if move.ratio >= FASTER]
+    kept = [move for move in again if move.within]
+    better = _best(clock, left, kept, allowed) if kept else None
+    return tuple(sorted([*again, *slower], key=_by_time)), better
+
+
+def _best(clock: Clock, left: Left, kept: Sequence[Move], allowed: Callable[[Left], bool]) -> Left:
+    """The fastest of some choices; what is faster alone is tried together as well."""
+    best = after(left, min(kept, key=_by_time).nodes)
+    alone = [move.nodes[0] for move in kept if len(move.nodes) == 1]
+    together = left ^ set(alone)
+    if len(alone) < 2 or not allowed(together):
+        return best
+    of_best, of_together = _ratios(clock, left, [best, together])
+    return together if of_together < of_best else best

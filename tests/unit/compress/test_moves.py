@@ -73,9 +73,11 @@ def test_a_node_goes_back_to_integers() -> None:
     assert found.left == frozenset()
 
 
-def test_what_only_seemed_faster_is_timed_again() -> None:
-    found = _descended(_Clock({}, noise={frozenset("a"): 20.0}))
-    assert found.left == frozenset()
+def test_what_only_seemed_faster_is_timed_again_before_it_is_scored() -> None:
+    scored: list[Left] = []
+    clock = _Clock({}, noise={frozenset("a"): 20.0, frozenset("d"): 9.0})
+    found = _descended(clock, allowed=scored.append)
+    assert (found.left, scored) == (frozenset(), [])
     assert all(move.ratio > 1 for move in found.moves)
 
 
