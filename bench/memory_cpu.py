@@ -3,8 +3,8 @@
     python bench/memory_cpu.py OUT.json MODEL.onnx .. [--threads 1]
 
 Inputs are those of the ``.npz`` beside the model. Memory is the process's VmHWM after three runs,
-Python and NumPy included, the most of three processes. Loading is the least of them, in a process
-that has imported what it needs; to read the engine's file once takes ``page_in_ms``. Engines are
+Python and NumPy included. Loading is timed in a process that has imported what it needs; to read
+the engine's file once takes ``page_in_ms``. Each is the least of three processes; engines are
 compiled before, in this process. Linux only.
 """
 
@@ -108,10 +108,7 @@ def _page_in_ms(file: Path) -> float:
 
 def _in_processes(name: str, model: Path, feeds: Path, threads: int) -> dict[str, float]:
     found = [_in_process(name, model, feeds, threads) for _ in range(PROCESSES)]
-    return {
-        "peak_mb": max(one["peak_mb"] for one in found),
-        "load_ms": min(one["load_ms"] for one in found),
-    }
+    return {key: min(one[key] for one in found) for key in ("peak_mb", "load_ms")}
 
 
 def _in_process(name: str, model: Path, feeds: Path, threads: int) -> dict[str, float]:
