@@ -12,6 +12,7 @@ from tilewright.core.shape import Dim
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Expr, cast, constant
 from tilewright.lower.quantized import requantized
+from tilewright.runtime.program import Matrix
 from unit.codegen.cpu.kernels import buffer, pure
 from unit.codegen.cuda.contractions import NARROW, byte_convolution, feeds_of, narrow_product
 from unit.codegen.cuda.emulate import needs_compiler, run_emulated
@@ -37,6 +38,7 @@ def test_the_copy_engine_fetches_bytes_in_pairs() -> None:
     (stage,) = made.stages
     assert "copy engine" in stage.tactic
     left, _ = stage.launch.matrices
+    assert isinstance(left, Matrix)
     assert (left.rows, left.columns, left.stride) == (Dim.of(8192), Dim.of(384), Dim.of(384))
 
 
