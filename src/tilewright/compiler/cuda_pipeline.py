@@ -46,11 +46,11 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     target = cuda_target(build.options.target)
     version = compiler_version()
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
-    if target.clusters:
-        keep_float8_program(draft, builder.constants, build.log)
     narrow = _NARROW.get(build.options.precision)
     if narrow is not None:
         with build.stage("precision"):
+            if target.clusters:  # tensor cores sum products of float8 with fewer bits than float32
+                keep_float8_program(draft, builder.constants, build.log)
             narrow_program(draft, builder.constants, build.log, narrow)
     with build.stage("layout"):  # of narrow values: those of quantised models too
         channels_last_program(draft, builder.constants, build.log)

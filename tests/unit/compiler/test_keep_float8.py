@@ -49,6 +49,12 @@ def test_networks_compile(target: str, kernels: int) -> None:
     assert sum("tensor_core" in text for text in chosen) == 3
 
 
+@pytest.mark.nvrtc
+def test_float32_sums_stay_float32() -> None:
+    engine = tw.compile(network(), target="sm_90", precision="fp32", verify=False, cache=None)
+    assert not any(entry.stage == "float8" for entry in engine.decisions)
+
+
 @needs_compiler
 def test_conversions_of_float8_round_as_stated() -> None:
     codes = np.arange(256, dtype=np.uint8).reshape(2, 128)

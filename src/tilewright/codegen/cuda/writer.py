@@ -344,7 +344,7 @@ class Writer:
             ):
                 found.append((number, factors[-1]))
                 for axis, _, _ in long:
-                    del terms[axis]
+                    terms.pop(axis, None)  # none of extents of 0
         return found
 
     def _term(self, value: str, factor: Dim, cast: str) -> str:

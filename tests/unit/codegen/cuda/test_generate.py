@@ -48,6 +48,14 @@ def test_code_of_known_sizes_agrees(name: str) -> None:
     close(run_emulated(kernel, feeds), interpret(kernel, feeds, {}))
 
 
+@pytest.mark.parametrize("size", ["empty", "no rows"])
+@pytest.mark.parametrize("name", ["convolution", "guarded_scatter", "matmul", "transpose"])
+def test_code_of_known_sizes_of_0_agrees(name: str, size: str) -> None:
+    kernel = fixed(KERNELS[name](), SIZES[size])
+    feeds = feeds_for(kernel, {})
+    close(run_emulated(kernel, feeds), interpret(kernel, feeds, {}))
+
+
 @pytest.mark.parametrize("name", ["softmax", "row_sum", "matmul"])
 def test_the_last_tactic_takes_what_others_would(name: str) -> None:
     kernel = fixed(KERNELS[name](), SIZES["vectors"])
