@@ -196,6 +196,7 @@ def _conclude(
     engine: Engine, parts: EngineParts, imported: Model, build: Build, wishes: Wishes
 ) -> None:
     """Verifies, and writes down what the build decided and took."""
+    parts.decisions = tuple(build.log.entries)  # tolerances go by them
     with build.stage("verify"):
         if wishes.verify:
             summary = _verified(engine, imported, build, wishes.verify_feeds)

@@ -72,7 +72,7 @@ def test_an_error_beyond_the_contract_is_a_breach() -> None:
         ({"threads": True}, BadOption, "threads is True"),
         ({"dims": {"batch": (3, 1)}}, BadOption, "3 is above 1"),
         ({"dims": {"batch": (-1, 1)}}, BadOption, "range of batch"),
-        ({"dims": {"depth": 3}}, BadOption, r"unknown dims \['depth'\]"),
+        ({"dims": {"depth": 3}}, BadOption, "unknown dims depth"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], kind: type, message: str) -> None:
