@@ -183,6 +183,12 @@ def test_images_in_blocks(shape: tuple[int, int, int, int], middle: int, chosen:
     assert float(np.abs(got - want).max() / np.abs(want).max()) <= 5e-6
 
 
+def test_threads_share_the_pixels_of_images() -> None:
+    engine = compiled(deep((1, 384, 6, 40), 768), cpu="skylake-avx512")
+    chosen = [d.chosen for d in engine.decisions if d.stage == "tactic"]
+    assert len([one for one in chosen if "i3x14,i1x2], outer=[i3]" in one]) == 2
+
+
 @pytest.mark.parametrize("cpu", ["haswell", "x86-64-v2"])
 def test_images_on_other_processors(cpu: str) -> None:
     model = deep((1, 384, 6, 40), 768)

@@ -56,6 +56,7 @@ _SHORT_ROW = 256
 _USUAL_SIZE = 40  # of a symbolic axis
 _MANY_TIMES = 4
 _FEW_BLOCKS = 5
+_FEW_TILES = 32  # of rows, each of which reads all weights again
 _FITTING_BYTES, _EXCEEDING_BYTES = 640 << 10, 4 << 20  # most of a usual second cache, and several
 _MANY_IDLE = 1.25
 _NEAR = 4  # elements between results that one vector may hold
@@ -472,6 +473,9 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
             columns = _even_columns(column.extent, several, budget)
             beside = column.name
             outer = () if _splits_rows(nest, column, columns) else (column.name,)
+            is_split = columns < _usual(column.extent) and column.name in outer
+            if rows is not None and is_split and _passes_matrices(nest, rows, column, target):
+                outer = (rows.name,)
     if rows is not None:
         most = most if over_vectors else _STREAMS
         unroll[rows.name] = balanced(rows.extent, min(most, max(1, budget // columns)))
@@ -515,6 +519,27 @@ def _splits_rows(nest: Nest, column: Axis, columns: int) -> bool:
     is_plain = len([axis for axis in nest.axes if axis.extent != ONE]) == 3  # one axis of rows
     has_few = is_plain and _usual(column.extent) <= _FEW_BLOCKS * columns
     return (exceeds or has_few) and totals[True] <= _FITTING_BYTES
+
+
+def _passes_matrices(nest: Nest, rows: Axis, column: Axis, target: CpuTarget) -> bool:
+    """True where each tile of rows goes through several matrices of weights, and rows go slowest.
+
+    Strassen's seven products of an image: each row, half of which another thread has just written,
+    is fetched once, not for each block of columns.  The weights stream from the third cache for
+    each tile: tiles have to be tall, and few.
+    """
+    axes = [axis for axis in nest.axes if axis.extent != ONE]
+    has_few = _usual(rows.extent) <= _FEW_TILES * _MAX_ROWS
+    if target.num_vectors < _MANY_REGISTERS or len(axes) != 4 or not has_few:
+        return False
+    factors = [nest.loads[id(n)] for n in walk(*reduces_of(nest)) if id(n) in nest.loads]
+    weights = [form for form in factors if rows.name not in form.terms]
+    shared = [axis for axis in axes if all(axis.name in form.terms for form in factors)]
+    if len(weights) != 1 or column.name not in weights[0].terms or len(shared) != 1:
+        return False
+    sizes = {axis.name: axis.extent for axis in (*axes, *sum(nest.reduce_axes.values(), ()))}
+    extents = [_usual(sizes[name]) for name in weights[0].terms if name in sizes]
+    return 4 * math.prod(extents) <= _EXCEEDING_BYTES
 
 
 def rows_first(nest: Nest, schedule: Schedule) -> Schedule:

@@ -305,6 +305,29 @@ def test_large_images_are_read_once_and_few_blocks_are_not_shared(
 
 
 @pytest.mark.parametrize(
+    ("pixels", "depth", "target", "block", "outer"),
+    [
+        (240, 192, WIDE, 16, ("i2",)),
+        (800, 192, WIDE, 16, ("i1",)),
+        (240, 1024, WIDE, 16, ("i1",)),
+        (240, 192, NARROW, 8, ("i1",)),
+    ],
+    ids=["some pixels", "many pixels", "many weights", "low tiles"],
+)
+def test_tiles_of_an_image_go_through_several_matrices(
+    pixels: int, depth: int, target: CpuTarget, block: int, outer: tuple[str, ...]
+) -> None:
+    a, b = buffer("a", 7, pixels, depth), buffer("b", 7, 12, depth, block)
+    axis = Axis("r", Dim.of(depth))
+    kernel = pure(
+        buffer("out", 7, 12, pixels, block),
+        (a, b),
+        lambda p, o, m, i: reduce_axes("sum", (axis,), a[p, m, axis.var] * b[p, o, axis.var, i]),
+    )
+    assert choose(nest(kernel), target)[0].outer == outer
+
+
+@pytest.mark.parametrize(
     ("has_many", "depth", "outer"),
     [(True, 24, ("i1",)), (True, 128, ()), (False, 24, ())],
     ids=["many matrices", "large matrices", "one of them"],
