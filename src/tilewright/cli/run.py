@@ -201,14 +201,17 @@ def gather_feeds(
 
 def _check_sizes(engine: "Engine", feeds: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Refuses sizes that are not those of the arrays beside them."""
+    from tilewright.compiler.feeds import size_name
+
     for spec in engine.inputs:
         shape = getattr(feeds.get(spec.name), "shape", ())
         for dim, size in zip(spec.shape or (), shape, strict=False):
-            wanted = sizes.get(str(dim), size)
+            name = size_name(dim)
+            wanted = sizes.get(name, size)
             if wanted != size:
                 raise BadOption(
-                    f"--dim {dim}={wanted}, but {spec.name} was given with {dim}={size}",
-                    remedy=f"leave out --dim {dim}",
+                    f"--dim {name}={wanted}, but {spec.name} was given with {name}={size}",
+                    remedy=f"leave out --dim {name}",
                 )
 
 

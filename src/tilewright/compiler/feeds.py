@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tilewright.core import dtypes
 from tilewright.core.errors import BadOption, OutOfMemory, UserError
 from tilewright.core.plural import listed
+from tilewright.core.shape import Dim
 from tilewright.runtime.program import TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -43,10 +44,15 @@ class InputSpec:
         """
         dims: list[int | str] = []
         for axis, dim in enumerate(shape):
-            text = "" if dim is None else str(dim)
+            text = "" if dim is None else size_name(dim)
             unnamed = text in ("", "?", "-1")
             dims.append(f"{name}.{axis}" if unnamed else int(text) if text.isdecimal() else text)
         return InputSpec(name=name, dtype=str(dtype), shape=tuple(dims))
+
+
+def size_name(dim: object) -> str:
+    """What a size is given by: the bare name of a dim that is just a name, else its text."""
+    return (dim.as_symbol() if isinstance(dim, Dim) else None) or str(dim)
 
 
 def load_npz(path: Path) -> Arrays:
@@ -76,12 +82,12 @@ def load_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
     """
     with _reading(path, "an .npy file", "numpy.save"):
         with path.open("rb") as file:
-            is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
-        if is_archive:
+            begin = file.read(len(_ARCHIVE))
+        if begin == _ARCHIVE:
             raise UserError(
-                "holds several arrays",
+                "holds arrays by name, as .npz files do",
                 file=str(path),
-                remedy="it is an .npz file: use --npz FILE, or name it so",
+                remedy="use --npz FILE, or name it .npz",
             )
         array: npt.NDArray[Any] = np.load(
             path, mmap_mode="r" if mapped else None, allow_pickle=False

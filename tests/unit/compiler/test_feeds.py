@@ -9,6 +9,7 @@ from tilewright.compiler import feeds
 from tilewright.compiler.feeds import InputSpec
 from tilewright.core.dtypes import BFLOAT16, BOOL, INT4
 from tilewright.core.errors import BadOption, UserError
+from tilewright.core.shape import Dim
 from tilewright.runtime.program import TensorSpec
 
 SPECS = (
@@ -83,12 +84,22 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
         feeds.load_npy(tmp_path / "x.npy")
 
 
+def test_sizes_are_given_by_bare_names_whatever_their_characters() -> None:
+    names = ["x.d0", "batch size", "a+b", "名前", "n"]
+    shape = [*map(Dim.symbol, names), Dim.symbol("x.d0") * 2, 3]
+    spec = InputSpec.of("x", "float32", shape)
+    assert spec.shape == (*names, "2*`x.d0`", 3)
+    named = InputSpec.of("x", "float32", shape[:5])
+    found = feeds.random_feeds([named], dict.fromkeys(names, 2))["x"]
+    assert found.shape == (2,) * 5
+
+
 def test_one_array_is_no_set_of_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3))
     np.savez(tmp_path / "x.npz", x=np.zeros(3))
     with pytest.raises(UserError, match="holds one array"):
         feeds.load_npz(tmp_path / "x.npy")
-    with pytest.raises(UserError, match="holds several arrays"):
+    with pytest.raises(UserError, match="holds arrays by name"):
         feeds.load_npy(tmp_path / "x.npz")
 
 
