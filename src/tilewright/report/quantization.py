@@ -137,6 +137,11 @@ class Front:
     steps: int = 0
 
     @property
+    def is_slower(self) -> bool:
+        """Whether the chosen one takes longer than the float model."""
+        return self.measured_us["chosen"] > self.measured_us["float"]
+
+    @property
     def verdict(self) -> str | None:
         """What the moves prove; None without them."""
         if not self.moves:
@@ -192,6 +197,8 @@ def _front_lines(front: Front) -> Iterator[str]:
     yield f"{'chosen':<12} {plural(chosen.num_int8, 'node')} on integers, {in_float} in float"
     times = ", ".join(f"{name} {us_text(us)}" for name, us in front.measured_us.items())
     yield f"{'measured':<12} {times} ({plural(front.samples, 'sample')})"
+    if front.is_slower:
+        yield f"{'slower':<12} than the float model here: keep that one, unless size decides"
     if front.verdict is not None:
         yield f"{'moves':<12} {front.verdict}"
 

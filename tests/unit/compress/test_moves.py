@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.compress.clock import Left
 from tilewright.compress.moves import Descent, after, descend, neighbours
 from tilewright.core.errors import BadOption
-from tilewright.report.quantization import Front, Move
+from tilewright.report.quantization import Front, Move, quantization_lines
 from tilewright.report.quantization_page import quantization_page
 from unit.compress.test_quantize import batches, block
 
@@ -106,6 +106,16 @@ def test_the_verdict_says_what_was_found() -> None:
     assert "1 of them faster and outside of the budget; the fastest takes 1.020" in verdict
     assert (_front(faster, slower).verdict or "").endswith("no optimum yet")
     assert (_front(outside).verdict or "").endswith("outside of the budget")
+
+
+@pytest.mark.parametrize(("us", "slower"), [(2.0, False), (4.0, True)])
+def test_a_choice_slower_than_float_is_told(us: float, slower: bool) -> None:
+    found = tw.quantize(block(), batches(), min_sqnr=10)
+    front = found.front
+    assert front is not None
+    front = replace(front, measured_us={"float": 3.0, "int8": 2.5, "chosen": us})
+    lines = quantization_lines("m", found.summary, found.decisions, found.sensitivity, front)
+    assert any("than the float model here" in line for line in lines) is slower
 
 
 def test_a_choice_is_proven_and_told() -> None:
