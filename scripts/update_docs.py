@@ -21,6 +21,7 @@ CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "w
 OURS, BEST = "tilewright", "best"
 ERRED = ("openvino",)  # whose distance from the first contender is shown beside ours
 FLOAT = "fp32"
+QUANTISED = "int8"
 # Page -> precisions whose results it shows, between the markers of that name.
 TABLES = {"README.md": (FLOAT,), "docs/precision.md": ("bf16", "int8"), "docs/lowering.md": ()}
 
@@ -68,7 +69,7 @@ def _named(comparison: Mapping[str, Any], peer: str) -> tuple[str, str]:
     timings = comparison["timings"]
     precision = next(one.get("precision", FLOAT) for one in timings if one["contender"] == peer)
     ours = next(one.get("precision", FLOAT) for one in timings if one["contender"] == OURS)
-    note = "" if ours == FLOAT else f" ({precision})"
+    note = "" if ours in (FLOAT, QUANTISED) else f" ({precision})"  # what a peer was asked for
     return peer, f"{peer} {_version(comparison, peer)}{note}"
 
 

@@ -57,6 +57,14 @@ def test_errors_and_precisions_are_told_where_they_differ() -> None:
     assert {row.count("|") for row in rows[:4]} == {8}
 
 
+def test_quantised_models_share_columns_with_what_others_call_float() -> None:
+    found = [_comparison("a.onnx", 1), _comparison("b.onnx", 1)]
+    for timing in found[0]["timings"]:
+        timing.update(precision="int8")
+    rows = update_docs.table(found).splitlines()
+    assert rows[0] == "| model | threads | Tilewright, ms | onnxruntime 1.32.0 | best of them |"
+
+
 def test_without_results_the_page_says_so(tmp_path: Path) -> None:
     assert update_docs.load_results(tmp_path) == []
     assert update_docs.table([]) == "No measured results yet.\n"
