@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 import tilewright as tw
 from gpu.launch import arch, run_on_gpu
@@ -23,9 +22,8 @@ from unit.codegen.cpu.kernels import buffer, pure
 from unit.codegen.cuda.attentions import IN_BFLOAT16
 from unit.codegen.cuda.contractions import NARROW, byte_convolution, feeds_of, narrow_product
 from unit.compiler import models
-from unit.graph.models import model_of, tensor_info
 from unit.quantized import float8
-from unit.quantized.qdq import OPSET, Net, simulated
+from unit.quantized.qdq import all_pairs_of_bytes, simulated
 from unit.quantized.test_networks import network
 from unit.quantized.test_requantize import SCALES
 
@@ -98,24 +96,7 @@ def _assert_exact(model: Any, feeds: dict[str, Any]) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_of_all_pairs_of_bytes(seed: int) -> None:
     """Residual sums: each product, sum and quotient must round as the simulator does."""
-    rng = np.random.default_rng(seed)
-    scales = np.exp2(rng.uniform(-9, 1, 3)) if seed else [0.5, 0.25, 1.5]
-    net = Net(seed)
-    parts = []
-    for name, scale in zip("ab", scales[:2], strict=True):
-        given = net.parameters(scale, rng.integers(0, 256), "uint8")
-        parts.append(net.add("DequantizeLinear", [name, *given]))
-    given = net.parameters(scales[2], rng.integers(0, 256), "uint8")
-    out = net.add("QuantizeLinear", [net.add("Add", parts), *given])
-    model = model_of(
-        net.nodes,
-        inputs=[tensor_info(name, (256, 256), TensorProto.UINT8) for name in "ab"],
-        outputs=[out],
-        weights=net.weights,
-        opset=OPSET,
-    )
-    a, b = np.mgrid[:256, :256].astype(np.uint8)
-    _assert_exact(model, {"a": a, "b": b})
+    _assert_exact(*all_pairs_of_bytes(seed))
 
 
 def test_attention_in_bfloat16() -> None:

@@ -49,7 +49,7 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     narrow = _NARROW.get(build.options.precision)
     if narrow is not None:
         with build.stage("precision"):
-            if target.clusters:  # tensor cores sum products of float8 with fewer bits than float32
+            if target.clusters:  # sums on tensor cores need not be those of float32
                 keep_float8_program(draft, builder.constants, build.log)
             narrow_program(draft, builder.constants, build.log, narrow)
     with build.stage("layout"):  # of narrow values: those of quantised models too

@@ -201,12 +201,12 @@ def _least_tolerance(engine: Engine) -> float:
     """Of float results, where a precision rounds the operands of an engine."""
     narrow = _NARROW.get(engine.info.get("precision", ""))
     least = 0.0 if narrow is None else TOLERANCES[narrow]
-    # A sum that is almost a tie of float8 moves by a step, an eighth of it: tensor cores sum
-    # products of float8 with fewer bits than float32 has.
-    return max(least, _FLOAT8_STEPS) if _keeps_float8(engine) else least
+    return max(least, _FLOAT8_TOLERANCE) if _keeps_float8(engine) else least
 
 
-_FLOAT8_STEPS = TOLERANCES["bfloat16"]
+# A sum that is almost a tie of float8 moves by a step, an eighth of it, where it is added up in
+# another order or with fewer bits.
+_FLOAT8_TOLERANCE = TOLERANCES["bfloat16"]
 
 
 def _keeps_float8(engine: Engine) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 import tilewright as tw
 from tilewright.compiler.pipeline import run_graph_passes
@@ -83,6 +84,28 @@ class Net:
             weights=self.weights,
             opset=OPSET,
         )
+
+
+def all_pairs_of_bytes(seed: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A residual sum of two images of bytes, requantised, and every pair that they may have."""
+    rng = np.random.default_rng(seed)
+    scales = np.exp2(rng.uniform(-9, 1, 3)) if seed else [0.5, 0.25, 1.5]
+    net = Net(seed)
+    parts = []
+    for name, scale in zip("ab", scales[:2], strict=True):
+        given = net.parameters(scale, rng.integers(0, 256), "uint8")
+        parts.append(net.add("DequantizeLinear", [name, *given]))
+    given = net.parameters(scales[2], rng.integers(0, 256), "uint8")
+    out = net.add("QuantizeLinear", [net.add("Add", parts), *given])
+    model = model_of(
+        net.nodes,
+        inputs=[tensor_info(name, (256, 256), TensorProto.UINT8) for name in "ab"],
+        outputs=[out],
+        weights=net.weights,
+        opset=OPSET,
+    )
+    a, b = np.mgrid[:256, :256].astype(np.uint8)
+    return model, {"a": a, "b": b}
 
 
 def simulated(model: onnx.ModelProto, feeds: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

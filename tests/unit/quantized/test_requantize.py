@@ -10,7 +10,7 @@ from onnx import TensorProto
 import tilewright as tw
 from tilewright.runtime.reference.quantization import requantize
 from unit.graph.models import model_of, node, tensor_info
-from unit.quantized.qdq import OPSET, Net, assert_exact
+from unit.quantized.qdq import all_pairs_of_bytes, assert_exact
 
 # Ties at every half, at every other sum, thirds, tiny and huge ones, numbers of many digits.
 SCALES = [0.5, 0.25, 1.5, 1 / 3, 0.0123, 0.3, 1e-4, 0.00729927, 2.0**-15, 7.5e-3, 1e-9, 3e4]
@@ -41,25 +41,8 @@ def test_the_simulator_keeps_the_rule(dtype: str, zero: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_of_all_pairs_of_bytes_equal_the_simulator(seed: int) -> None:
     """Residual sums divide by the scale of the result; each quotient must round as it does."""
-    rng = np.random.default_rng(seed)
-    scales = np.exp2(rng.uniform(-9, 1, 3)) if seed else [0.5, 0.25, 1.5]
-    net = Net(seed)
-    parts = []
-    for name, scale in zip("ab", scales[:2], strict=True):
-        given = net.parameters(scale, rng.integers(0, 256), "uint8")
-        parts.append(net.add("DequantizeLinear", [name, *given]))
-    given = net.parameters(scales[2], rng.integers(0, 256), "uint8")
-    out = net.add("QuantizeLinear", [net.add("Add", parts), *given])
-    model = model_of(
-        net.nodes,
-        inputs=[tensor_info(name, (256, 256), TensorProto.UINT8) for name in "ab"],
-        outputs=[out],
-        weights=net.weights,
-        opset=OPSET,
-    )
-    a, b = np.mgrid[:256, :256].astype(np.uint8)
     for cpu in ("host", "haswell"):
-        assert_exact(model, {"a": a, "b": b}, cpu=cpu)
+        assert_exact(*all_pairs_of_bytes(seed), cpu=cpu)
 
 
 @pytest.mark.parametrize("cpu", TARGETS)
