@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, _Operation] = {
     "min": Dim.min,
 }
 _MAX_TEXT = 32_768
-_MAX_REMEMBERED = 4_096  # an engine repeats few texts thousands of times
+_MAX_REMEMBERED = 4_096  # a model repeats few texts thousands of times
 _MAX_CALL = 1_024  # characters of a function that is remembered
 _MAX_TOKENS = 8_192
 _MAX_LEVELS = 220  # parentheses and calls; a dim of the largest depth has two for each level

@@ -20,7 +20,7 @@ from functools import lru_cache, reduce
 from tilewright.core.errors import InternalError, InvalidModel
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
-_MAX_TEXT = 16_384
+MAX_TEXT = 16_384
 _MAX_TERMS = 4_096
 _MAX_DEPTH = 100
 _MAX_BITS = 256
@@ -88,7 +88,7 @@ class Dim:
 
     def __post_init__(self) -> None:
         text = _sum_text(self.terms)
-        if len(text) > _MAX_TEXT:
+        if len(text) > MAX_TEXT:
             raise _too_large(f"{len(text)} characters")
         depth = 0
         for monomial, _ in self.terms:
@@ -375,10 +375,10 @@ def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
         return values.get(atom.name, Dim(((((atom,)), 1),)))
     if atom.left is None or atom.right is None:
         raise InternalError("a function atom lacks an operand")
-    return _APPLY[atom.op](atom.left.substitute(values), atom.right.substitute(values))
+    return FUNCTIONS[atom.op](atom.left.substitute(values), atom.right.substitute(values))
 
 
-_APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {
+FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "floordiv": lambda left, right: left // right,
     "mod": lambda left, right: left % right,
     "max": lambda left, right: left.max(right),

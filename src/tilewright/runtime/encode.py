@@ -1,6 +1,7 @@
 """Programs and decisions as JSON values, and back.
 
-Input -> Output: a record of a closed set of classes <-> a JSON value.
+Input -> Output: a record of a closed set of classes <-> a JSON value; its dims stand in a table of
+their own (core.dim_table).
 Guarantees: exact (floats, NaN, bytes, arrays, dims); reading executes nothing and makes only
 known classes, with fields of the annotated types.
 Not here: files and hashes (runtime.engine_file).
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -19,11 +20,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from tilewright.core import dtypes
+from tilewright.core.dim_table import DimTable, dim_of
 from tilewright.core.dtypes import DType
 from tilewright.core.errors import CorruptEngine
-from tilewright.core.parse_dim import parse
 from tilewright.core.record import Decision, Placement
-from tilewright.core.shape import Dim
+from tilewright.core.shape import Atom, Dim
 from tilewright.runtime import program
 
 _CLASSES: dict[str, Any] = {
@@ -60,16 +61,20 @@ _MAX_DEPTH = 200
 _MAX_ELEMENTS = 1 << 26
 
 
-def encode(value: Any) -> Any:
-    """A JSON value for a record, container, number, text, bytes, array, dim or dtype."""
+def encode(value: Any, sizes: DimTable | None = None) -> Any:
+    """A JSON value for a record, container, number, text, bytes, array, dim or dtype.
+
+    Args:
+        sizes: gets the dims; None where there are none.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Dim):
-        return {"$dim": str(value)}
+    if isinstance(value, Dim) and sizes is not None:
+        return {"$dim": sizes.number(value)}
     if isinstance(value, DType):
         return {"$dtype": value.name}
     if isinstance(value, bytes):
@@ -77,12 +82,12 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _encode_array(value)
     if isinstance(value, list | tuple):
-        return [encode(part) for part in value]
+        return [encode(part, sizes) for part in value]
     if is_dataclass(value) and type(value).__name__ in _CLASSES:
-        body = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        body = {field.name: encode(getattr(value, field.name), sizes) for field in fields(value)}
         return {"$record": type(value).__name__, **body}
     if hasattr(value, "items"):
-        return {"$map": {str(key): encode(part) for key, part in value.items()}}
+        return {"$map": {str(key): encode(part, sizes) for key, part in value.items()}}
     raise TypeError(f"cannot encode a {type(value).__name__}")
 
 
@@ -95,14 +100,17 @@ def _encode_array(array: np.ndarray[Any, Any]) -> Any:
     return {"$array": [dtype.name, list(array.shape), data]}
 
 
-def decode(value: Any, depth: int = 0) -> Any:
+def decode(value: Any, sizes: Sequence[Dim | Atom] = ()) -> Any:
     """The record of a JSON value.
+
+    Args:
+        sizes: what ``read_dims`` gives; none where there are no dims.
 
     Raises:
         CorruptEngine: it is not what ``encode`` writes.
     """
     try:
-        return _decode(value, depth)
+        return _decode(value, sizes, 0)
     except (
         TypeError,
         ValueError,
@@ -116,16 +124,20 @@ def decode(value: Any, depth: int = 0) -> Any:
         ) from error
 
 
-def _decode(value: Any, depth: int) -> Any:
+def _decode(value: Any, sizes: Sequence[Dim | Atom], depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError("records are nested too deeply")
     if isinstance(value, list):
-        return tuple([_decode(part, depth + 1) for part in value])
+        return tuple([_decode(part, sizes, depth + 1) for part in value])
     if not isinstance(value, dict):
         return value
     if "$record" in value:
         cls = _CLASSES[value["$record"]]
-        body = {name: _decode(part, depth + 1) for name, part in value.items() if name != "$record"}
+        body = {
+            name: _decode(part, sizes, depth + 1)
+            for name, part in value.items()
+            if name != "$record"
+        }
         for name, check in _checks(cls):
             if name in body and not check(body[name]):
                 raise TypeError(f"{cls.__name__}.{name} is {str(body[name])[:40]!r}")
@@ -135,9 +147,9 @@ def _decode(value: Any, depth: int) -> Any:
     ((kind, body),) = value.items()
     match kind:
         case "$map":
-            return {str(name): _decode(part, depth + 1) for name, part in body.items()}
+            return {str(name): _decode(part, sizes, depth + 1) for name, part in body.items()}
         case "$dim":
-            return parse(body)
+            return dim_of(body, sizes)
         case "$dtype":
             return dtypes.BY_NAME[body]
         case "$float":

@@ -1,7 +1,7 @@
 """The ``.tw`` file: a zip of JSON, weights and object code.
 
 Input -> Output: an ``EngineParts`` <-> a file.
-    engine.json           format, versions, specs, program, hashes of all other members
+    engine.json           format, versions, specs, program, its sizes, hashes of all other members
                           (piece_hash)
     engine.sha256         hash of engine.json
     record.json           decisions and placements
@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from tilewright.core import dtypes
 from tilewright.core.check_option import MAX_THREADS, file_path
+from tilewright.core.dim_table import DimTable, read_dims
 from tilewright.core.errors import CorruptEngine, UserError
 from tilewright.core.record import Decision, Placement
 from tilewright.core.whole_file import whole_file
@@ -43,7 +44,7 @@ from tilewright.runtime.later import LaterMapping, LaterSequence
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights_file import read_weights, write_weights
 
-FORMAT = 5  # raised with every change of the records in it
+FORMAT = 6  # raised with every change of the records in it
 WEIGHTS = "weights.safetensors"
 RECORD = "record.json"
 _SOURCES = (".ll", ".cu")
@@ -160,10 +161,12 @@ def _write(parts: EngineParts, file: Any) -> None:
             "placements": encode(tuple(parts.placements)),
         }
         member(RECORD, _json(record), compress=True)
+        sizes = DimTable()
         document = {
             "format": FORMAT,
             "info": encode(parts.info),
-            "program": encode(parts.program),
+            "program": encode(parts.program, sizes),
+            "sizes": sizes.entries,
             "constants": table,
             "strings": strings,
             "exports": {key: list(names) for key, names in sorted(parts.exports.items())},
@@ -305,7 +308,7 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         codes = {name: _member(archive, name) for name in kernels if not name.endswith(_SOURCES)}
         for name, code in codes.items():
             _check_hash(name, piece_hash.hash_of(code), hashes)
-        program = decode(document["program"])
+        program = decode(document["program"], read_dims(document["sizes"]))
         if not isinstance(program, Program):
             raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
         info = _info(decode(document["info"]))

@@ -344,9 +344,17 @@ def _edits() -> dict[str, tuple[Callable[[dict[str, Any]], None], str]]:
             "is not float64",
         ),
         "size that nothing tells": (
-            lambda d: step(d)["calls"][0].update(dims=[{"$dim": "`elsewhere`"}]),
+            lambda d: (
+                d["sizes"].extend(["elsewhere", [[1, len(d["sizes"])]]]),
+                step(d)["calls"][0].update(dims=[{"$dim": len(d["sizes"]) - 1}]),
+            ),
             r"unknown sizes \['elsewhere'\]",
         ),
+        "size of later ones": (
+            lambda d: d["sizes"].insert(0, [[1, 3]]),
+            "no size before it is .3",
+        ),
+        "no sizes": (lambda d: d.update(sizes=None), "sizes are no list"),
         "buffer that stands for itself": (
             lambda d: step(d)["aliases"]["$map"].update({"x": "x"}),
             "stands for itself",
