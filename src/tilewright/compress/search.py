@@ -4,8 +4,8 @@ Input -> Output: what each node costs in accuracy (sensitivity) and saves in tim
 float and of an int8 engine), and a budget -> ``Front`` with the chosen point.
     all on integers -> one node after the other goes to float, the one first whose noise is
     greatest for the time that it saves; a node that saves no time goes before all others
-Guarantees: every point of the front was scored, not predicted; the chosen one is the fastest of
-those that were measured as whole runs, uniform int8 among them where it keeps the budget.
+Guarantees: every point of the front was scored, not predicted, by an engine of what is written
+for it; the chosen one is the fastest of those that were measured as whole runs, uniform int8 among them where it keeps the budget.
 Not here: other precisions, scores (score), times by node (latency), choices beside the path
 (moves).
 """
@@ -22,7 +22,7 @@ from tilewright.compress.job import Job
 from tilewright.compress.latency import NodeTimes, node_times
 from tilewright.compress.moves import Descent, descend
 from tilewright.compress.score import Scorer, Scores
-from tilewright.compress.simulator import Simulator, settings_of
+from tilewright.compress.simulator import Simulator
 from tilewright.core.errors import BadOption, UserError
 from tilewright.core.plural import plural
 from tilewright.report.quantization import Front, FrontPoint, NodeEffect, Sensitivity
@@ -104,7 +104,7 @@ def search(
     )
     path = _Path(
         job=job,
-        simulator=simulator,
+        clock=clock,
         scorer=scorer,
         budget=budget,
         order=departures(found, in_float, on_integers),
@@ -188,7 +188,7 @@ class _Path:
     """Points on the way from integers to float, and beside it; each is scored once."""
 
     job: Job
-    simulator: Simulator
+    clock: Clock
     scorer: Scorer
     budget: Budget
     order: Sequence[str]
@@ -244,8 +244,7 @@ class _Path:
         return low
 
     def _scored(self, left: tuple[str, ...]) -> FrontPoint:
-        settings = settings_of(self.job.plan, self.job.recipe(left))
-        scores = self.scorer(lambda feeds: self.simulator.run(settings, feeds))
+        scores = self.scorer(self.clock.engine(frozenset(left)).run)
         saved = self.in_float.by_node
         kept = set(self.order) - set(left)
         gain_us = sum(saved[node] - self.on_integers.by_node[node] for node in kept)

@@ -106,6 +106,16 @@ def test_a_budget_of_noise_needs_no_labels_and_leaves_what_is_noisy_in_float() -
     assert 0 < len(chosen.float_nodes) < 7
 
 
+def test_the_score_of_the_chosen_point_is_that_of_the_model_that_is_written() -> None:
+    def metric(run: Any) -> float:
+        return sum(float(np.asarray(run(feeds)["y"], np.float64).sum()) for feeds in batches())
+
+    found = tw.quantize(block(), batches(), eval_data=batches(), metric=metric, max_drop=1e9)
+    assert found.front is not None
+    told = found.front.points[found.front.chosen].metric
+    assert told == metric(compiled(found.model).run)
+
+
 def test_a_budget_that_cannot_be_met_names_the_closest_point_and_who_limits() -> None:
     with pytest.raises(
         BudgetNotMet, match="the closest point has \\d+ nodes? on integers"
