@@ -4,8 +4,9 @@ Input -> Output: what each node costs in accuracy (sensitivity) and saves in tim
 float and of an int8 engine), and a budget -> ``Front`` with the chosen point.
     all on integers -> one node after the other goes to float, the one first whose noise is
     greatest for the time that it saves; a node that saves no time goes before all others
-Guarantees: every point of the front was scored, not predicted, by an engine of what is written
-for it; the chosen one is the fastest of those that were measured as whole runs, uniform int8 among them where it keeps the budget.
+Guarantees: every point of the front was scored, not predicted, by an engine of what would be
+written for it; the chosen one is the fastest of those that were measured as whole runs, uniform
+int8 among them where it keeps the budget.
 Not here: other precisions, scores (score), times by node (latency), choices beside the path
 (moves).
 """
