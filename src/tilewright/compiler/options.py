@@ -28,6 +28,7 @@ USER_CACHE = "user"
 
 # By whether the target is a GPU.
 _PRECISIONS = {False: ("fp32", "bf16"), True: ("fp32", "fp16", "bf16")}
+_QUANTIZED = ("auto", "int8", "int4", "fp8", "float8")  # are made by quantise, which has data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +219,13 @@ def _precision(name: Any, on_gpu: bool) -> str:
         raise BadOption(
             "precision fp16 is for GPUs",
             remedy="it needs target=cuda (--target cuda), or use bf16 or fp32",
+        )
+    if isinstance(name, str) and name in _QUANTIZED:
+        raise BadOption(
+            f"precision {name} takes data to calibrate with, and compile has none",
+            remedy="quantise first, and compile what that writes: tilewright quantize --data, "
+            "tw.quantize(model, data); with a budget (--max-drop, --min-sqnr) it chooses "
+            "the precision of each node",
         )
     return check.one_of("precision", name, _PRECISIONS[on_gpu])
 
