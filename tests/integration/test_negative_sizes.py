@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright.compiler.check import verify
 from tilewright.core.errors import ShapeMismatch
 
 _CHANNELS = 12
@@ -131,3 +132,25 @@ def test_a_saved_engine_still_checks(tmp_path: Any) -> None:
     tw.compile(_model(nodes, arrays)).save(tmp_path / "a.tw")
     with pytest.raises(ShapeMismatch, match="would have the size"):
         tw.load(tmp_path / "a.tw").run(x=np.zeros((3, _CHANNELS, *small), np.float32))
+
+
+def test_a_size_of_zero_means_the_same_to_a_run_and_to_its_verification() -> None:
+    """A pool leaves no columns; a Reshape to a computed 0 copies a size instead, as ONNX says."""
+    nodes = [
+        _node("AveragePool", "x", "a", kernel_shape=[1, 2], strides=[1, 2]),
+        _node("Shape", "a", "width", start=3, end=4),
+        _node("Transpose", "a", "b", perm=[0, 2, 3, 1]),
+        _node("Concat", "copy copy1 width channels", "to", axis=0),
+        _node("Squeeze", "b height", "c"),
+        _node("Reshape", "c to", "y", "fold"),
+    ]
+    arrays = {"copy": _pads(0), "copy1": _pads(1), "channels": _pads(_CHANNELS), "height": _pads(1)}
+    model = _model(nodes, arrays)
+    engine = tw.compile(model, threads=1, dims={"h": 1})
+    wide = {"x": _RNG.standard_normal((2, _CHANNELS, 1, 5)).astype(np.float32)}
+    assert engine.run(wide)["y"].shape == (2, 1, 2, _CHANNELS)
+    narrow = {"x": wide["x"][:, :, :, :1]}
+    with pytest.raises(ShapeMismatch, match="node fold: a computed size of 0"):
+        engine.run(narrow)
+    with pytest.raises(tw.UserError, match="node fold"):
+        verify(model, engine, narrow)

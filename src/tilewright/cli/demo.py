@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.options import Json, Threads, available_threads, parse_list, warn_of_threads
+from tilewright.cli.options import (
+    Json,
+    Quiet,
+    Threads,
+    available_threads,
+    parse_list,
+    warn_of_threads,
+)
 from tilewright.core.errors import UserError
 from tilewright.core.plural import plural
 
@@ -39,6 +46,7 @@ def read_picture(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Compile again instead of loading engine files.")
     ] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Read a picture of text with three compiled networks, side by side with ONNX Runtime."""
@@ -57,7 +65,7 @@ def read_picture(
         threads=threads or available_threads(),
         folder=folder,
         repeats=repeats,
-        progress=console.log,
+        progress=console.teller(quiet=quiet),
         rebuild=rebuild,
     )
     if as_json:

@@ -259,12 +259,22 @@ def _machine(probe: bool, counts: tuple[int, ...], seconds: float, *, as_json: b
         raise typer.Exit(1)
 
 
+def _known_roofs() -> "tuple[Roofs, ...]":
+    """What was measured before; nothing where that cannot be read, which measuring mends."""
+    from tilewright.hw.roofs import load_all_measured
+
+    try:
+        return load_all_measured()
+    except CacheError:
+        return ()
+
+
 def _probe(counts: tuple[int, ...], seconds: float, gpus: "Sequence[Gpu]") -> list[CacheError]:
     """Measures everything; returns why results could not be kept."""
     from tilewright.codegen.cpu.probe import ProbeOptions, probe_cpu
     from tilewright.hw.cuda_driver import CudaDriver, open_driver
     from tilewright.hw.gpu_probe import probe_gpu
-    from tilewright.hw.roofs import store_measured
+    from tilewright.hw.roofs import store_measured, with_earlier
 
     def keep(measured: "tuple[Roofs, ...]", gpu: str | None = None) -> None:
         try:
@@ -276,7 +286,10 @@ def _probe(counts: tuple[int, ...], seconds: float, gpus: "Sequence[Gpu]") -> li
     measured: tuple[Roofs, ...] = probe_cpu(
         ProbeOptions(threads=counts, seconds=seconds), console.log
     )
+    measured, reasons = with_earlier(measured, _known_roofs())
     keep(measured)
+    for reason in reasons:
+        console.log(reason)
     for doubt in dict.fromkeys(roofs.doubt for roofs in measured if roofs.doubt):
         console.log(doubt)
     driver = open_driver()

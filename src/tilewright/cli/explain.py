@@ -10,6 +10,7 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.options import (
     Dims,
+    EngineOrModel,
     Inputs,
     Json,
     Npz,
@@ -23,6 +24,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.outputs import check_beside
 from tilewright.cli.run import gather_feeds, open_engine, read_inputs
+from tilewright.core.recognise import is_engine
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def explain_model(
-    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    model: EngineOrModel,
     html: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Also write one page to look at.")
     ] = None,
@@ -68,16 +70,17 @@ def explain_model(
     files, sizes, tell = parse_files(inputs), parse_sizes(dim), console.teller(quiet=quiet)
     if html is not None:
         check_beside(html, (model,), (diff, npz, *files.values()))
-    is_engine = model.suffix == ".tw" or build
-    if diff is not None and not is_engine:
+    is_saved = is_engine(model)
+    is_built = is_saved or build
+    if diff is not None and not is_built:
         raise typer.BadParameter("--diff compares two engine files")
 
     is_gpu = board is not None
     refuse_unused(
         (html is not None and diff is not None, "--html", "--diff prints text, or --json"),
-        (build and model.suffix == ".tw", "--build", "this is an engine already"),
+        (build and is_saved, "--build", "this is an engine already"),
         (runs is not None and is_gpu, "--runs", "nothing is timed with --on"),
-        (runs is not None and not is_engine, "--runs", "nothing is timed without --build"),
+        (runs is not None and not is_built, "--runs", "nothing is timed without --build"),
         (no_probe and is_gpu, "--no-probe", "this machine is not measured with --on"),
         (threads is not None and is_gpu and not build, "--threads", "--on takes roofs of a GPU"),
         (
@@ -91,7 +94,7 @@ def explain_model(
 
         check_precision(what_if)
     given = read_inputs(files, npz)
-    if not is_engine:
+    if not is_built:
         explanation = _estimated(
             model, given, sizes, board, threads, what_if=what_if, probe=not no_probe, tell=tell
         )
@@ -192,7 +195,7 @@ def _open(path: Path, threads: int | None, *, quiet: bool) -> "Engine":
     """An engine for any processor; a model is compiled."""
     import tilewright as tw
 
-    if path.suffix == ".tw":
+    if is_engine(path):
         return tw.load(path, threads=threads, inspect=True)
     return open_engine(path, threads or available_threads(), quiet=quiet)
 

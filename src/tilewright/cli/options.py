@@ -12,13 +12,20 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
+from tilewright.core.check_option import MAX_THREADS
 from tilewright.core.errors import BadOption
 from tilewright.core.plural import plural
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
+EngineOrModel = Annotated[
+    Path, typer.Argument(metavar="ENGINE|MODEL", help="An engine or an ONNX file.")
+]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads to use; by default all that this process may.")
+    int | None,
+    typer.Option(
+        min=1, max=MAX_THREADS, help="Threads to use; by default all that this process may."
+    ),
 ]
 Precision = Annotated[
     str, typer.Option(help="Precision to compute in: fp32; also bf16, on GPUs fp16.")
@@ -49,8 +56,8 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, tuple[int, int]]:
             raise typer.BadParameter(f"{text!r} is not NAME=LO..HI or NAME=SIZE")
         low = int(match["low"])
         high = int(match["high"] or low)
-        if not 1 <= low <= high:
-            raise typer.BadParameter(f"{text!r}: sizes must satisfy 1 <= LO <= HI")
+        if low > high:
+            raise typer.BadParameter(f"{text!r}: sizes must satisfy LO <= HI")
         dims[match["name"]] = (low, high)
     return dims
 

@@ -9,6 +9,7 @@ from tilewright.cli import console
 from tilewright.cli.options import (
     Device,
     Dims,
+    EngineOrModel,
     Inputs,
     Json,
     Npz,
@@ -26,7 +27,7 @@ _TOP = 20
 
 
 def profile_model(
-    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    model: EngineOrModel,
     inputs: Inputs = None,
     npz: Npz = None,
     dim: Dims = None,

@@ -10,6 +10,7 @@ from tilewright.cli import console
 from tilewright.cli.options import (
     Device,
     Dims,
+    EngineOrModel,
     Inputs,
     Json,
     Npz,
@@ -23,6 +24,7 @@ from tilewright.cli.options import (
 from tilewright.cli.outputs import check_beside
 from tilewright.core.errors import BadOption
 from tilewright.core.plural import listed
+from tilewright.core.recognise import is_engine
 from tilewright.core.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def run_model(
-    model: Annotated[Path, typer.Argument(metavar="ENGINE|MODEL", help="A .tw or an ONNX file.")],
+    model: EngineOrModel,
     inputs: Inputs = None,
     npz: Npz = None,
     random: Annotated[
@@ -108,7 +110,7 @@ def open_engine(
     import tilewright as tw
     from tilewright.cli.progress import stages
 
-    if model.suffix == ".tw":
+    if is_engine(model):
         return tw.load(model, threads=threads, device=device)
     refuse_unused((device is not None, "--device", "models are compiled for the CPU"))
     with stages(model.name, quiet=quiet) as progress:
@@ -139,7 +141,7 @@ def check_sizes_given(
     Raises:
         BadOption: a symbolic dim of an input that is not given has no size.
     """
-    if model.suffix == ".tw" or not model.is_file():
+    if is_engine(model) or not model.is_file():
         return
     from tilewright.compiler.feeds import check_sizes
     from tilewright.graph.facade import as_written

@@ -116,8 +116,18 @@ def _reading(path: Path, what: str, function: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # of archives, of each way to pack them, of Python's own parser
         raise UserError(
-            f"not {what}: {error}", file=str(path), remedy=f"write it with {function}"
+            f"not {what}: {_reason(str(error))}",
+            file=str(path),
+            remedy=f"write arrays of numbers or text with {function}",
         ) from error
+
+
+def _reason(message: str) -> str:
+    """NumPy's reason without its advice to trust the file, which would let it run anything."""
+    if message.startswith(("Object arrays", "Array can't be memory-mapped")):
+        return "it holds Python objects, which are never read"
+    # What NumPy does not know may be pickled to it.
+    return "it does not begin as one" if "pickle" in message else message
 
 
 def from_files(feeds: Arrays, specs: Iterable[TensorSpec]) -> tuple[Arrays, list[str]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from tilewright.core.cache_folder import cache_folder
 from tilewright.core.errors import CacheError
+from tilewright.core.plural import plural
 from tilewright.core.whole_file import whole_files
 from tilewright.hw.lookup import find_arch
 from tilewright.hw.machine import machine_identity
@@ -149,6 +150,30 @@ def store_measured(roofs: Sequence[Roofs], gpu: str | None = None) -> Path:
         ) from error
     del _unsaved[path]
     return path
+
+
+def with_earlier(
+    measured: Sequence[Roofs], before: Sequence[Roofs]
+) -> tuple[tuple[Roofs, ...], tuple[str, ...]]:
+    """The roofs to keep after a measurement, and why an earlier one stays.
+
+    A new one replaces that of as many threads, unless the machine was busy this time and more so
+    than then: other programs only make things slower.
+    """
+    earlier = {one.threads: one for one in before}
+    kept, reasons = dict(earlier), []
+    for new in measured:
+        old = earlier.get(new.threads)
+        now, then = new.undisturbed, None if old is None else old.undisturbed
+        if new.doubt and now is not None and then is not None and then > now:
+            count = "the device" if new.threads is None else plural(new.threads, "thread")
+            reasons.append(
+                f"the earlier roofs of {count} are kept: the machine was busier now ({now:.0%} of "
+                f"the batches were undisturbed, {then:.0%} then)"
+            )
+        else:
+            kept[new.threads] = new
+    return tuple(sorted(kept.values(), key=lambda one: one.threads or 0)), tuple(reasons)
 
 
 def load_all_measured(gpu: str | None = None) -> tuple[Roofs, ...]:

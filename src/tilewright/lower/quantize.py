@@ -152,8 +152,8 @@ def _scale_and_zero(scale: Buffer, zero: Buffer, top: Expr, bottom: Expr) -> tup
     high = cast(top.max(0), FLOAT32, bits=True)
     low = select(bottom.ge(_SIGN), cast(bottom, FLOAT32, bits=True), 0.0)
     span = high - low
-    # A tensor of zeros has no range; any positive step gives zeros.
-    step = select(span.gt(0.0), span / float(_UINT8_MAX), 1.0 / _UINT8_MAX)
+    # A tensor of zeros has no range; any positive step gives zeros. That of a NaN is NaN.
+    step = select(span.eq(0.0), 1.0 / _UINT8_MAX, span / float(_UINT8_MAX))
     below = select(call("isnan", span), span, -low)
     return (
         Store(scale.name, (), step),

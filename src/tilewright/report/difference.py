@@ -60,6 +60,8 @@ class Difference:
         before_sizes, after_sizes: of the symbolic dims of inputs, at which they were explained;
             ``assumed`` names those that nobody gave.
         disturbance: what shows that the machine was busy meanwhile; empty on a quiet one.
+        targets: how what they were built for differs, which times show too; empty where it is the
+            same.
         models: how the models themselves differ; empty where both are of the same nodes.
     """
 
@@ -75,6 +77,7 @@ class Difference:
     after_sizes: Mapping[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     disturbance: str = ""
+    targets: str = ""
     models: str = ""
 
     def __str__(self) -> str:
@@ -95,6 +98,8 @@ class Difference:
 def difference_text(difference: Difference, most: int = 10) -> str:
     """See ``Difference.text``."""
     lines = [f"{difference.after} against {difference.before}"]
+    if difference.targets:
+        lines.insert(0, f"warning: the engines are for {difference.targets}; times show that too")
     if difference.models:
         lines.insert(0, f"These engines are of {difference.models}.")
     if difference.before_us and difference.after_us:

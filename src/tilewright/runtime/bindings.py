@@ -157,6 +157,15 @@ def require_same_count(left: Any, right: Any) -> Ints:
     return ()
 
 
+@binding("require_no_copies")
+def require_no_copies(own: Any, sizes: Any) -> Ints:
+    """Sizes for a reshape that turn out to be 0 must be 0 in the data: ONNX copies them there."""
+    for before, size in zip(_ints(own), _ints(sizes), strict=True):
+        if size == 0 != before:
+            raise _unfit(f"a computed size of 0 means the data's to a Reshape, which is {before}")
+    return ()
+
+
 # --- sizes from sizes ---------------------------------------------------------------------------
 
 

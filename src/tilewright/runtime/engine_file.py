@@ -34,6 +34,7 @@ from tilewright.core import dtypes
 from tilewright.core.check_option import MAX_THREADS, file_path
 from tilewright.core.dim_table import DimTable, read_dims
 from tilewright.core.errors import CorruptEngine, UserError
+from tilewright.core.recognise import WEIGHTS
 from tilewright.core.record import Decision, Placement
 from tilewright.core.whole_file import whole_file
 from tilewright.runtime import archive as members
@@ -45,7 +46,6 @@ from tilewright.runtime.program import Program
 from tilewright.runtime.weights_file import read_weights, write_weights
 
 FORMAT = 6  # raised with every change of the records in it
-WEIGHTS = "weights.safetensors"
 RECORD = "record.json"
 _SOURCES = (".ll", ".cu")
 _MAX_MEMBERS = 100_000

@@ -7,11 +7,13 @@ from tilewright.cli import options
 
 
 def test_dims_are_ranges_or_sizes() -> None:
-    parsed = options.parse_dims(["batch=1..8", "unk__1=77", "a=b=2"])
-    assert parsed == {"batch": (1, 8), "unk__1": (77, 77), "a=b": (2, 2)}
+    parsed = options.parse_dims(["batch=1..8", "unk__1=77", "a=b=2", "n=0", "m=0..3"])
+    assert parsed == {
+        "batch": (1, 8), "unk__1": (77, 77), "a=b": (2, 2), "n": (0, 0), "m": (0, 3),
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["batch", "batch=", "=3", "batch=0", "batch=4..2", "batch=1..x"])
+@pytest.mark.parametrize("text", ["batch", "batch=", "=3", "batch=-1", "batch=4..2", "batch=1..x"])
 def test_bad_dims_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not|must satisfy"):
         options.parse_dims([text])

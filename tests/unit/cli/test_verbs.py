@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilewright.cli import app
 from tilewright.cli import bench as bench_verb
 from tilewright.compiler.bench import BenchReport, Comparison
 from tilewright.compiler.bench.results import Round, Timing, canaries_of
+from tilewright.core.errors import UserError
 from unit.compiler.models import feeds_of, network, saved
 from unit.graph.models import model_of, node, tensor_info
 
@@ -44,6 +46,47 @@ def _refused(result: Result, message: str) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr
     assert "remedy: " in result.stderr
+
+
+# --- files and options of several verbs -----------------------------------------------------------
+
+
+def test_an_engine_is_recognised_whatever_its_name() -> None:
+    assert _run("compile", "model.onnx", "-o", "plain", "--quiet").exit_code == 0
+    random = ("--random", *SIZES)
+    assert _run("run", "plain", *random).exit_code == 0
+    assert _run("verify", "model.onnx", "--engine", "plain").exit_code == 0
+    for verb in ("explain", "profile"):
+        result = _run(verb, "plain", *SIZES, "--runs", "1")
+        assert result.exit_code == 0, result.stderr
+    _refused(_run("bench", "plain"), "this is an engine")
+    Path("zipped").write_bytes(b"PK\x03\x04 something else")
+    _refused(_run("run", "zipped"), "zip archive, not an ONNX file")
+
+
+@pytest.mark.parametrize("verb", ["compile", "run", "verify", "explain", "profile", "quantize"])
+def test_too_many_threads_get_one_answer(verb: str) -> None:
+    result = _run(verb, "model.onnx", "--threads", "5000")
+    assert result.exit_code == 2
+    assert "1024" in result.stderr
+    assert "warning" not in result.stderr
+
+
+def test_the_demo_is_quiet_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*_: object, progress: Callable[[str], None], **__: object) -> None:
+        progress("reading")
+        raise UserError("enough")
+
+    monkeypatch.setattr("tilewright.demo.networks.require_packages", lambda: None)
+    monkeypatch.setattr("tilewright.demo.compare.compare", told)
+    assert "reading" in _run("demo", "page.png").stderr
+    assert _run("demo", "page.png", "--quiet").stderr == "error: enough\n"
+
+
+def test_a_size_may_be_zero() -> None:
+    found = _run("run", "model.onnx", "--random", "--dim", "batch=0", "--dim", "height=4", "--json")
+    assert all(0 in one["shape"] for one in _json(found).values())
+    assert _run("compile", "model.onnx", "-o", "net.tw", "--dim", "batch=0..4").exit_code == 0
 
 
 # --- compile --------------------------------------------------------------------------------------

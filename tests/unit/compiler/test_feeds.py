@@ -1,5 +1,6 @@
 """Inputs from files and from seeds."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,21 @@ def test_bad_files_are_refused(load: object, tmp_path: Path) -> None:
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"code": "runs"}], dtype=object), allow_pickle=True)
-    with pytest.raises(UserError, match="not an .npy file"):
-        feeds.load_npy(tmp_path / "x.npy")
+    np.savez(tmp_path / "x.npz", x=np.array([{"code": "runs"}], dtype=object))
+    (tmp_path / "y.npy").write_bytes(b"no array")
+    for read, name, reason in (
+        (feeds.load_npy, "x.npy", "not an .npy file: it holds Python objects, which are never"),
+        (
+            partial(feeds.load_npy, mapped=True),
+            "x.npy",
+            "not an .npy file: it holds Python objects",
+        ),
+        (feeds.load_npz, "x.npz", "not an .npz file: it holds Python objects"),
+        (feeds.load_npy, "y.npy", "not an .npy file: it does not begin as one"),
+    ):
+        with pytest.raises(UserError, match=reason) as caught:
+            read(tmp_path / name)
+        assert "allow_pickle" not in str(caught.value)  # what NumPy advises would run the file
 
 
 def test_sizes_are_given_by_bare_names_whatever_their_characters() -> None:

@@ -16,6 +16,7 @@ from tilewright.hw.roofs import (
     load_measured,
     roofs_of_board,
     store_measured,
+    with_earlier,
 )
 
 MEASURED = Roofs(
@@ -62,6 +63,18 @@ def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     assert load_measured() == both[1]  # the most threads
     assert load_measured(3) is None  # never interpolated
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_busy_measurement_does_not_replace_a_better_one() -> None:
+    quiet, busy, busier = (replace(MEASURED, undisturbed=part) for part in (0.9, 0.4, 0.2))
+    two = replace(quiet, threads=2)
+    kept, (reason,) = with_earlier([busy], [two, quiet])
+    assert kept == (quiet, two)
+    assert "of 1 thread are kept: the machine was busier now (40% of" in reason
+    assert "90% then" in reason
+    for new, old in ((quiet, busy), (busy, busier), (quiet, quiet), (busy, MEASURED)):
+        assert with_earlier([new], [old]) == ((new,), ())
+    assert with_earlier([busy], []) == ((busy,), ())
 
 
 def test_gpus_have_files_of_their_own() -> None:

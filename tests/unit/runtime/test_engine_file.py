@@ -17,6 +17,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.core.errors import CacheError, CorruptEngine, UserError
+from tilewright.core.recognise import WEIGHTS
 from tilewright.runtime import engine_file
 from unit.compiler.models import compiled, feeds_of, network, saved
 
@@ -102,7 +103,7 @@ print(json.dumps(sorted(sys.modules)))
 def test_weights_lie_where_words_of_memory_do(built: Path) -> None:
     """Where they do not, it takes twice as long to hash them."""
     with zipfile.ZipFile(built) as archive, built.open("rb") as file:
-        file.seek(archive.getinfo(engine_file.WEIGHTS).header_offset + 26)
+        file.seek(archive.getinfo(WEIGHTS).header_offset + 26)
         lengths = [int.from_bytes(file.read(2), "little") for _ in range(2)]
         assert (file.tell() + sum(lengths)) % 64 == 0
 

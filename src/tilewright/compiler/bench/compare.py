@@ -36,6 +36,7 @@ from tilewright.compiler.feeds import Arrays, InputSpec, load_npz, random_feeds
 from tilewright.core.errors import BadOption, CacheError, UserError
 from tilewright.core.npz import save_npz
 from tilewright.core.plural import listed, plural
+from tilewright.core.recognise import is_engine
 from tilewright.hw.roofs import load_all_measured
 
 SETTLE_S = 0.02  # before a batch: the other contenders' threads stop spinning meanwhile
@@ -54,7 +55,7 @@ def check_request(model: Path, options: BenchOptions) -> None:
     check_options(options)
     if not model.is_file():
         raise UserError("no such file", file=os.fspath(model), remedy="check the path")
-    if model.suffix == ".tw":
+    if is_engine(model):
         raise UserError(
             "this is an engine; bench compares runtimes on an ONNX file",
             file=os.fspath(model),

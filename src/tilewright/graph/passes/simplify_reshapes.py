@@ -7,6 +7,8 @@
 Requires: dims that are proven equal for every run-time size; the first form: each dim is static and
     not 0, or the same as the input's at its place; the second: ``t`` copies no dim.
 Guarantees: what a reshape checks at run time is still checked; tensors without elements included.
+    Only where a computed size is 0, which ONNX lets a reshape refuse, a detour less may give a
+    tensor without elements.
 Not here: reshapes to the same shape (eliminate_identities).
 """
 
@@ -96,7 +98,7 @@ def _only_leading(before: tuple[Dim, ...], middle: tuple[Dim, ...], after: tuple
 
 def _checks(ctx: PassContext, node: ir.Node) -> bool:
     info = ctx.info().nodes.get(node.name or "")
-    return info is None or bool(info.bindings)
+    return info is None or any(one.function != "require_no_copies" for one in info.bindings)
 
 
 def _run(ctx: PassContext) -> None:

@@ -44,6 +44,8 @@ def reshaped(ctx: RuleContext, shape: Shape, target: Shape, *, allow_zero: bool)
             if axis >= len(shape):
                 ctx.mismatch(f"a 0 at axis {axis}, but the data is {shape_text(shape)}")
             filled[axis] = shape[axis]
+    if not allow_zero:
+        _check_zeros(ctx, shape, target)
     if _MINUS in filled:
         hole = filled.index(_MINUS)
         known = [dim for axis, dim in enumerate(filled) if axis != hole]
@@ -54,6 +56,20 @@ def reshaped(ctx: RuleContext, shape: Shape, target: Shape, *, allow_zero: bool)
             return tuple(filled)
     _check_count(ctx, shape, tuple(filled))
     return tuple(filled)
+
+
+def _check_zeros(ctx: RuleContext, shape: Shape, target: Shape) -> None:
+    """A computed size that turns out to be 0 means what a written one does: the data's size."""
+    doubtful = [
+        (shape[axis] if axis < len(shape) else ONE, dim)
+        for axis, dim in enumerate(target)
+        if not dim.is_const
+        and (axis >= len(shape) or shape[axis] != dim)
+        and not ctx.facts.non_negative(dim - 1)
+    ]
+    if doubtful:
+        own, sizes = zip(*doubtful, strict=True)
+        ctx.check("require_no_copies", [own, sizes])
 
 
 def _check_count(ctx: RuleContext, shape: Shape, target: Shape) -> None:

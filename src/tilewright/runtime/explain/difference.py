@@ -66,8 +66,15 @@ def difference(
         after_sizes=after.input_sizes,
         assumed=tuple(dict.fromkeys((*before.assumed, *after.assumed))),
         disturbance=before.disturbance or after.disturbance,
+        targets=_other_targets(before.facts, after.facts),
         models=_other_models(before, after),
     )
+
+
+def _other_targets(before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    """Threads and processors of two engines, where they differ."""
+    differing = [fact for fact in _facts(before, after) if fact[0] in ("target", "cpu", "threads")]
+    return ", ".join(f"{name} {old} and {new}" for name, old, new in differing)
 
 
 def _other_models(before: Explanation, after: Explanation) -> str:

@@ -102,8 +102,9 @@ def _plain(x: Array) -> Array:
 @operator("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(_call: Call, x: Array) -> Outputs:
     low, high = np.minimum(0, np.min(x, initial=0)), np.maximum(0, np.max(x, initial=0))
-    scale = ((high - low) / 255).astype(x.dtype) if high > low else x.dtype.type(1 / 255)
-    zero = np.clip(np.rint(-low / scale), 0, 255)
+    # A tensor of zeros has no range; the step of a NaN is NaN, and all is 0 then.
+    scale = x.dtype.type(1 / 255) if high == low else ((high - low) / 255).astype(x.dtype)
+    zero = np.nan_to_num(np.clip(np.rint(-low / scale), 0, 255))
     y = _saturated(x / scale, zero, _UINT8)
     return y, np.asarray(scale), zero.astype(np.uint8)
 

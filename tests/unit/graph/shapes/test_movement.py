@@ -43,6 +43,18 @@ def test_reshape_checks_at_run_time_what_is_not_proven() -> None:
     assert _reshape(("b", "s"), [-1, 64]) == (dims("floor(b*s/64)", 64), ["require_same_count"])
 
 
+@pytest.mark.parametrize("allow_zero", [0, 1])
+def test_reshape_checks_computed_sizes_that_may_be_zero(allow_zero: int) -> None:
+    graph = Builder()
+    graph.input("x", "b", "w", 4)
+    size = graph.add("Shape", "x", start=1, end=2)
+    shape = graph.add("Concat", graph.constant([0, 1]), size, graph.constant([4]), axis=0)
+    graph.add("Reshape", "x", shape, out="y", allowzero=allow_zero)
+    found = graph.infer()
+    assert found.shape("y") == dims(0 if allow_zero else "b", 1, "w", 4)
+    assert ("require_no_copies" in found.functions()) == (not allow_zero)
+
+
 def test_reshape_may_keep_a_zero() -> None:
     assert _reshape((0, 3), [3, 0], allowzero=1) == (dims(3, 0), [])
 

@@ -68,6 +68,15 @@ def test_sizes_and_a_busy_machine_are_told() -> None:
     assert found.json()["disturbance"] == "the machine is busy"
 
 
+@pytest.mark.parametrize("name", ["threads", "cpu", "target"])
+def test_engines_for_something_else_are_called_so(name: str) -> None:
+    one = compiled(network(), verify=False).explain(feeds_of(2, 6), runs=1)
+    assert difference(one, one).targets == ""
+    found = difference(one, replace(one, facts={**one.facts, name: "other"}))
+    assert found.targets == f"{name} {one.facts[name]} and other"
+    assert found.text().startswith(f"warning: the engines are for {found.targets}")
+
+
 def test_a_disabled_tactic_names_its_kernel_first() -> None:
     before = explained(compiled(one_product(), verify=False))
     after = explained(compiled(one_product(), verify=False, disable=["contraction"]))
