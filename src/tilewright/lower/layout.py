@@ -49,7 +49,7 @@ from tilewright.lower.byte_products import BYTE_TYPES, byte_layouts, dot_splits,
 from tilewright.lower.context import Item, View
 from tilewright.lower.crowding import ROW_PADDING, crowded_factors
 from tilewright.lower.empty_taps import skip_empty_taps
-from tilewright.lower.fine_blocks import fine_buffers
+from tilewright.lower.fine_blocks import fine_buffers, whole_buffers
 from tilewright.lower.image_chains import by_images
 from tilewright.lower.pack import pack_constants
 from tilewright.lower.reindex import Refusal
@@ -252,7 +252,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     for kernel in segment.kernels:
         for buffer in (*kernel.inputs, *kernel.outputs):
             touched.setdefault(buffer.name, []).append(kernel)
-    finer = _fine_buffers(touched, segment)
+    finer, whole = _fine_buffers(touched, segment)
     layouts: dict[str, Layout] = {}
     refused: dict[str, str] = {}
     near = anchors
@@ -266,6 +266,7 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
             if buffer.dtype in BYTE_TYPES:
                 continue  # decided by byte_layouts
             block = segment.least_block if name in finer else segment.block
+            block = whole.get(name, block)
             reason = _unblockable(buffer, users, segment, block)
             if reason is None:
                 layouts[name] = Layout(_CHANNELS, block)
@@ -278,17 +279,24 @@ def _blocked_buffers(segment: _Segment, log: DecisionLog) -> dict[str, Layout]:
     return layouts
 
 
-def _fine_buffers(touched: Mapping[str, Sequence[Kernel]], segment: _Segment) -> set[str]:
-    """Buffers that get the least block: groups that share axes are decided together."""
-    if segment.least_block == segment.block:
-        return set()
+def _fine_buffers(
+    touched: Mapping[str, Sequence[Kernel]], segment: _Segment
+) -> tuple[set[str], dict[str, int]]:
+    """Buffers that get the least block, and those of one block with its size.
+
+    Groups that share axes are decided together.
+    """
     members: dict[str, Dim] = {}
     for name, writer in segment.writers.items():
         buffer = next(b for b in writer.outputs if b.name == name)
         if _unblockable(buffer, touched[name], segment, segment.least_block) is None:
             members[name] = buffer.shape[_CHANNELS]
     stages = [stage for kernel in segment.kernels for stage in kernel.stages]
-    return fine_buffers(stages, members, _CHANNELS, segment.block, segment.least_block)
+    whole = whole_buffers(stages, members, _CHANNELS, segment.least_block)
+    if segment.least_block == segment.block:
+        return set(), whole
+    fine = fine_buffers(stages, members, _CHANNELS, segment.block, segment.least_block)
+    return fine, whole
 
 
 def _unblockable(

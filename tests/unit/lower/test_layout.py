@@ -135,6 +135,25 @@ def test_concat_of_blocked_and_padded_channels() -> None:
         _check(_network(nodes, weights, [1, 3, 6, 6]), (1, 3, 6, 6))
 
 
+@pytest.mark.parametrize(("apart", "block"), [(False, 12), (True, 8)])
+def test_channels_that_only_sums_read_are_one_block(apart: bool, block: int) -> None:
+    """In blocks of 8 a quarter of what the second convolution multiplies would be zeros."""
+    nodes = [
+        _conv("x", "w0", "a"),
+        helper.make_node("GlobalMaxPool" if apart else "Relu", ["a"], ["s"]),
+        *([helper.make_node("Mul", ["a", "s"], ["t"])] if apart else []),
+        _conv("t" if apart else "s", "w1", "b", pads=[0, 0, 1, 1]),
+        _conv("b", "w2", "y"),
+    ]
+    weights = {"w0": _weight(12, 3, 2, 2), "w1": _weight(16, 12, 2, 2), "w2": _weight(8, 16, 1, 1)}
+    engine = _check(_network(nodes, weights, [1, 3, 20, 20]), (1, 3, 20, 20))
+    haswell = tw.compile(
+        _network(nodes, weights, [1, 3, 20, 20]), verify=True, cache=None, cpu="haswell"
+    )
+    assert _layouts(haswell)["t" if apart else "s"][0] == f"channels in blocks of {block}"
+    assert _layouts(engine)["b"][0].startswith("channels in blocks of")
+
+
 def test_lanes_past_a_padded_concat_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The padding of 69 channels must not reach into a third block of a buffer of 23."""
     nodes = [

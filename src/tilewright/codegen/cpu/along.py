@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tilewright.codegen.cpu.across import fold_lanes
 from tilewright.codegen.cpu.convert import emit_constant, register_type
 from tilewright.codegen.cpu.emit import Value, constant, index
-from tilewright.codegen.cpu.frame import Variant
+from tilewright.codegen.cpu.frame import Tail, Variant
 from tilewright.codegen.cpu.long_sums import Totals, cut_of
 from tilewright.codegen.cpu.scalar import combine
 from tilewright.core.dtypes import BOOL
@@ -201,7 +201,7 @@ class Along:
         with self.ev.b.loop(whole, extent, lanes) as counter, self.ev.scope():
             frame.position[inner.name] = counter
             mask = self.ev.lane_mask(self.ev.b.sub(extent, counter), 0, lanes)
-            frame.tails = {0: mask}
+            frame.tails = {0: Tail(mask)}
             for one, row in zip(variants, cells, strict=True):
                 total = self.ev.b.load(kind, row[0])
                 value = self.ev.b.splat(self.ev.value(expr.body, (*one, 0)), lanes)

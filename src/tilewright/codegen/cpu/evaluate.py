@@ -305,7 +305,14 @@ class Evaluator(Positions):
                 return load_element(self.b, pointer, where, expr.dtype, 1, stride=1, mask=None)
             return self._guarded_scalar_load(pointer, where, expr.dtype, mask)
         return load_element(
-            self.b, pointer, where, expr.dtype, self.frame.lanes, stride=stride, mask=mask
+            self.b,
+            pointer,
+            where,
+            expr.dtype,
+            self.frame.lanes,
+            stride=stride,
+            mask=mask,
+            active=self.active(variant),
         )
 
     def _guarded_scalar_load(

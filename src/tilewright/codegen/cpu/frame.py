@@ -30,6 +30,14 @@ class Scope:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The lanes of a vector that are active: a mask, and how many first ones where it is known."""
+
+    mask: Value
+    lanes: int | None = None
+
+
 @dataclass(slots=True)
 class Frame:
     """Where evaluation stands: axis positions, unrolled axes, lanes, masks, known values.
@@ -40,7 +48,7 @@ class Frame:
         copies: axis -> number of copies.
         vector: the axis that lanes run along, or None.
         lanes: lanes of a vector.
-        tails: lane masks by copy of the vector axis (absent: all lanes).
+        tails: by copy of the vector axis, where not all lanes are active.
         guard: lane mask from enclosing selects, or None.
         branches: number of enclosing branches that only some variants take.
         scopes: what is known, innermost last.
@@ -51,7 +59,7 @@ class Frame:
     copies: dict[str, int] = field(default_factory=dict)
     vector: str | None = None
     lanes: int = 1
-    tails: dict[int, Value] = field(default_factory=dict)
+    tails: dict[int, Tail] = field(default_factory=dict)
     guard: Value | None = None
     branches: int = 0
     scopes: list[Scope] = field(default_factory=lambda: [Scope()])
@@ -116,15 +124,22 @@ class Positions:
 
     def mask(self, variant: Variant) -> Value | None:
         """The active lanes of a variant; None means all."""
-        vector = self.frame.vector
-        tail = None
-        if vector is not None:
-            place, _ = self.frame.unrolled.get(vector, (-1, 0))
-            tail = self.frame.tails.get(variant[place] if place >= 0 else 0)
-        guard = self.frame.guard
+        tail, guard = self._tail(variant), self.frame.guard
         if tail is None or guard is None:
-            return tail if guard is None else guard
-        return self.b.and_(tail, guard)
+            return guard if tail is None else tail.mask
+        return self.b.and_(tail.mask, guard)
+
+    def active(self, variant: Variant) -> int | None:
+        """How many first lanes of a variant the mask holds for; None where that is not known."""
+        tail = self._tail(variant)
+        return None if tail is None or self.frame.guard is not None else tail.lanes
+
+    def _tail(self, variant: Variant) -> Tail | None:
+        vector = self.frame.vector
+        if vector is None:
+            return None
+        place, _ = self.frame.unrolled.get(vector, (-1, 0))
+        return self.frame.tails.get(variant[place] if place >= 0 else 0)
 
     def splat(self, value: Value) -> Value:
         """The value in every lane of the current vectors."""

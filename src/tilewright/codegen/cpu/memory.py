@@ -27,6 +27,7 @@ def load_element(
     *,
     stride: int | Value | None = 1,
     mask: Value | None = None,
+    active: int | None = None,
 ) -> Value:
     """Lanes ``element_index + lane * stride`` of a buffer, in the element's register type.
 
@@ -35,6 +36,7 @@ def load_element(
         element_index: i64 of lane 0; or i64 lanes, one index each (``stride`` is then ignored).
         stride: elements from lane to lane; 0 is one element for all lanes; None with index lanes.
         mask: i1 lanes (or one i1 for all); the others are 0 and read nothing.
+        active: for how many first lanes it holds, if that is known: 2, 4 or 8 are a vector.
     """
     if lanes == 1 or (stride == 0 and not element_index.type.is_vector):
         return _load_one(b, pointer, element_index, dtype, lanes, mask)
@@ -42,7 +44,14 @@ def load_element(
     mask = None if mask is None else b.splat(mask, lanes)
     if stride == 1 and not element_index.type.is_vector:
         address = b.gep(pointer, element_index, kind.element_bytes)
-        stored = b.load(kind, address) if mask is None else b.masked_load(kind, address, mask)
+        if mask is None:
+            stored = b.load(kind, address)
+        elif _is_vector(active):
+            part = b.load(kind.with_lanes(active or 1), address)
+            rest = constant(part.type, 0)
+            stored = b.shuffle(part, rest, [min(lane, active or 1) for lane in range(lanes)])
+        else:
+            stored = b.masked_load(kind, address, mask)
     elif mask is None and isinstance(stride, int) and _is_shuffled(stride, element_index):
         stored = _load_strided(b, pointer, element_index, dtype, lanes, stride)
     else:
@@ -61,12 +70,13 @@ def store_element(
     stride: int | Value | None = 1,
     mask: Value | None = None,
     often_whole: bool = False,
+    active: int | None = None,
 ) -> None:
     """Stores register lanes at ``element_index + lane * stride``.
 
     Args:
-        element_index, stride, mask: as for ``load_element``; where lanes share an element, the
-            last one stays.
+        element_index, stride, mask, active: as for ``load_element``; where lanes share an element,
+            the last one stays.
         often_whole: the mask mostly holds for all lanes. Without masks in hardware it is asked
             first, as processors take a masked store apart (18 cycles on Zen 4).
     """
@@ -85,6 +95,8 @@ def store_element(
         address = b.gep(pointer, element_index, size)
         if mask is None:
             b.store(stored, address)
+        elif _is_vector(active):
+            b.store(b.shuffle(stored, None, range(active or 1)), address)
         elif often_whole and not b.target.has_masks:
             is_whole = b.all_lanes(mask)
             with b.when(is_whole):
@@ -95,6 +107,10 @@ def store_element(
             b.masked_store(stored, address, mask)
         return
     b.scatter(stored, _addresses(b, pointer, element_index, dtype, lanes, stride), mask)
+
+
+def _is_vector(active: int | None) -> bool:
+    return active is not None and active > 1 and not active & (active - 1)
 
 
 def _load_one(

@@ -20,6 +20,7 @@ from tilewright.codegen.cpu.convert import emit_constant, register_type
 from tilewright.codegen.cpu.dots import Dot, accumulate, dot_of
 from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
+from tilewright.codegen.cpu.half_vectors import Halves, half_empty
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.codegen.cpu.taps import Sums, Taps
@@ -108,6 +109,11 @@ class Reducer:
                 variants,
                 depth=1,
             )
+        elif half := half_empty(self.ev.frame, expr, axes, variants):
+            halves = Halves(self, expr, variants, cells, half)
+            halves.begin()
+            self.loops(axes, innermost, expr.body, variants, steps=halves.steps)
+            halves.end()
         else:
             self.loops(axes, innermost, expr.body, variants)
         for one, cell in zip(variants, cells, strict=True):
@@ -220,13 +226,18 @@ class Reducer:
         expr: Expr,
         variants: Sequence[Variant],
         depth: int | None = None,
+        steps: Callable[[Axis], None] | None = None,
     ) -> None:
+        """Loops over axes; ``steps`` writes an innermost one of known size by itself."""
         if not axes:
             with self.ev.scope():
                 body()
             return
         axis, rest = axes[0], axes[1:]
         if not rest and axis.extent.is_const:
+            if steps is not None:
+                steps(axis)
+                return
             bounds = index(0), self.ev.dim(axis.extent)
             self._steps(axis, bounds, axis.extent.const, body, depth)
             return
@@ -236,7 +247,7 @@ class Reducer:
                 self.ev.hoist([expr], variants)
             if len(rest) == 1:
                 self._ask_lines(expr, rest[0], variants)
-            self.loops(rest, body, expr, variants, depth)
+            self.loops(rest, body, expr, variants, depth, steps)
             del self.ev.frame.position[axis.name]
 
     def _steps(

@@ -13,7 +13,7 @@ from itertools import product as cartesian
 
 from tilewright.codegen.cpu.emit import I64, Builder, Value, index
 from tilewright.codegen.cpu.evaluate import Evaluator
-from tilewright.codegen.cpu.frame import Variant
+from tilewright.codegen.cpu.frame import Tail, Variant
 from tilewright.codegen.cpu.layout import STEP_SLOT, ArgumentLayout
 from tilewright.codegen.cpu.memory import store_element
 from tilewright.codegen.cpu.prefetch import asked_ahead, lines_ahead
@@ -287,7 +287,9 @@ class StageWriter:
                         # Only the last vector of a known extent has idle lanes, if any.
                         partial = range(used - 1, used) if axis.extent.const % lanes else range(0)
                     for copy in partial:
-                        frame.tails[copy] = self.eval.lane_mask(left, copy * lanes, lanes)
+                        mask = self.eval.lane_mask(left, copy * lanes, lanes)
+                        known = axis.extent.const % lanes if axis.extent.is_const else None
+                        frame.tails[copy] = Tail(mask, known)
                 self._stores([(*row, copy) for row in rows for copy in range(used)])
                 frame.tails = {}
                 frame.vector, frame.lanes = None, 1
@@ -353,4 +355,5 @@ class StageWriter:
             stride=stride if ev.frame.vector else 1,
             mask=ev.mask(variant) if ev.frame.vector else None,
             often_whole=ev.frame.guard is not None and not ev.frame.tails,
+            active=ev.active(variant),
         )

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from tilewright.codegen.cpu.dots import dot_of
+from tilewright.codegen.cpu.half_vectors import is_vector_and_half
 from tilewright.codegen.cpu.target import CpuTarget
 from tilewright.codegen.cpu.traits import (
     GATHER_COST,
@@ -255,6 +256,8 @@ def _is_idle(lanes: int, extent: Dim) -> bool:
     if not extent.is_const:
         return False
     whole, half = (-(-extent.const // size) * size for size in (lanes, lanes // 2))
+    if is_vector_and_half(extent, lanes // 2):
+        half = extent.const
     return whole > _MANY_IDLE * half
 
 
@@ -463,6 +466,8 @@ def _register_tile(nest: Nest, vector: Axis, lanes: int, target: CpuTarget) -> _
     if not (vector.extent.is_const and vector.extent.const <= lanes):
         vectors = vector.extent.ceildiv(lanes)
         columns = unroll[vector.name] = min(_even_columns(vectors, 2, budget), max(1, budget))
+        if is_vector_and_half(vector.extent, lanes):
+            budget -= 2  # for the factors of two steps
         if over_vectors and _prefers_rows(nest, vector, over_vectors[0]):
             columns = unroll[vector.name] = 1
             most = _MAX_WIDENING_ROWS

@@ -144,6 +144,27 @@ def test_without_masks_in_hardware_whole_vectors_are_stored_plainly(
     assert module.text().count("store <8 x float>") == plain
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_known_lanes_are_loaded_and_stored_as_a_vector(dtype: DType, count: int) -> None:
+    x = np.ones(_LANES, dtype.numpy)
+    out = np.full(64, 3, dtype.numpy)
+
+    def emit(b: Builder, p: dict[str, Value]) -> None:
+        mask = _mask(b, p["count"])
+        value = load_element(b, p["x"], index(0), dtype, _LANES, mask=mask, active=count)
+        store_element(b, p["out"], p["at"], value, dtype, mask=mask, active=count)
+        store_element(b, p["out"], index(40), value, dtype)
+
+    expected = np.full(64, 3, dtype.numpy)
+    expected[30 : 30 + count] = 1
+    expected[40 : 40 + _LANES] = [1] * count + [0] * (_LANES - count)
+    for target in runnable_targets():
+        out[:] = 3
+        _call(emit, out.ctypes.data, x.ctypes.data, (30, 1, count), target)
+        assert np.array_equal(out, expected.astype(dtype.numpy))
+
+
 def test_index_lanes_gather_and_scatter() -> None:
     x = np.arange(50, dtype=np.float32)
     out = np.zeros(50, np.float32)
