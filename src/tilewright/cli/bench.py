@@ -138,6 +138,8 @@ def _print_report(report: "BenchReport") -> None:
             console.write(_unevenness(comparison))
         if comparison.canaries.is_slow:
             console.write(_slowness(comparison))
+        if comparison.canaries.is_torn:
+            console.write(_distance(comparison))
     console.write("A ratio above 1: Tilewright is faster. Error: difference from the first peer.")
     timings = [timing for one in report.comparisons for timing in one.timings]
     lines = (f"{one.contender} {one.version}: {one.precision} ({one.settings})" for one in timings)
@@ -174,7 +176,16 @@ def _canaries(comparison: "Comparison") -> str:
     return (
         f"{plural(found.num_kept, 'round')} counted, {found.num_discarded} thrown away as the "
         f"machine was slow: canary {found.best_flops / 1e9:.0f} GFLOP/s at best{roof}, "
-        f"{min(found.share):.0%} of it at worst"
+        f"{min(found.share):.0%} of it at worst{_trips(found.round_trip_ns)}"
+    )
+
+
+def _trips(round_trip_ns: "Sequence[float]") -> str:
+    if not round_trip_ns:
+        return ""
+    return (
+        f"; a cache line to another processor and back takes {min(round_trip_ns):.0f} to "
+        f"{max(round_trip_ns):.0f} ns"
     )
 
 
@@ -193,6 +204,13 @@ def _slowness(comparison: "Comparison") -> str:
         f"Doubtful: in all rounds of {_title(comparison)} this machine gave at most {share:.0%} of "
         "what it did when its roofs were measured: something slowed down all of them; ratios may "
         "still hold, times do not (tilewright device --probe measures the roofs again)"
+    )
+
+
+def _distance(comparison: "Comparison") -> str:
+    return (
+        f"Doubtful: between rounds of {_title(comparison)} the processors moved apart"
+        f"{_trips(comparison.canaries.round_trip_ns)}; minima are of rounds in which they were near"
     )
 
 

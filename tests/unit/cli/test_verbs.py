@@ -437,7 +437,10 @@ def test_bench_ends_with_ratios_and_their_mean() -> None:
 
 
 def test_bench_doubts_a_mean_of_few_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    rounds = [Round(canary_flops=speed, samples_us={"p": [2.0]}) for speed in (9e9, 5e9, 5e9)]
+    rounds = [
+        Round(canary_flops=speed, samples_us={"p": [2.0]}, round_trip_ns=trip_ns)
+        for speed, trip_ns in ((9e9, 80.0), (5e9, 85.0), (5e9, 310.0))
+    ]
     found = Comparison(
         model="m.onnx",
         threads=1,
@@ -450,7 +453,9 @@ def test_bench_doubts_a_mean_of_few_rounds(capsys: pytest.CaptureFixture[str]) -
         canaries=canaries_of(rounds, 3),
     )
     bench_verb._print_report(BenchReport.of([found]))
-    assert "of m.onnx, 1 thread, only 1 of 3 rounds counted" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "of m.onnx, 1 thread, only 1 of 3 rounds counted" in printed
+    assert "processors moved apart; a cache line to another processor and back takes 80" in printed
 
 
 @pytest.mark.parametrize(("median_us", "is_doubted"), [(12.0, False), (37.0, True)])

@@ -1,5 +1,6 @@
 """The comparison of outputs can refuse, and contenders answer from processes of their own."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -383,8 +384,8 @@ class FakeCanary(Canary):
     def __init__(self, *flops: float) -> None:
         self.notes = list(flops)
 
-    def flops(self) -> float:
-        return self.notes.pop(0) if len(self.notes) > 1 else self.notes[0]
+    def sing(self) -> tuple[float, float | None]:
+        return self.notes.pop(0) if len(self.notes) > 1 else self.notes[0], None
 
 
 @pytest.mark.parametrize(
@@ -412,9 +413,24 @@ def test_rounds_that_do_not_count_are_made_up_for(
     assert [next(iter(one.samples_us)) for one in rounds[:2]] == ["p", "tilewright"]
 
 
-def test_the_canary_measures_the_processors() -> None:
-    with Canary(1) as canary:
-        assert 1e8 < canary.flops() < 1e13
+def test_a_machine_whose_processors_are_near_and_far_is_noticed() -> None:
+    trips = [80.0, 90.0, 300.0]
+    rounds = [replace(_round(100.0, 1.0), round_trip_ns=trip) for trip in trips]
+    found = canaries_of(rounds, 3)
+    assert (found.round_trip_ns, found.is_torn, found.num_kept) == (trips, True, 3)
+    assert not canaries_of(rounds[:2], 2).is_torn
+    assert not canaries_of([_round(100.0, 1.0)], 1).is_torn
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_canary_measures_the_processors(threads: int) -> None:
+    if threads > len(os.sched_getaffinity(0)):
+        pytest.skip("needs two processors")
+    with Canary(threads) as canary:
+        flops, trip_ns = canary.sing()
+    assert 1e8 < flops < 1e13
+    assert (trip_ns is None) == (threads == 1)
+    assert trip_ns is None or 1 < trip_ns < 1e8
 
 
 def _comparison(ratio: float) -> Comparison:

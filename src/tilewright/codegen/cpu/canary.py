@@ -1,6 +1,7 @@
-"""What the processors can do at this moment, in multiply-adds: a canary beside other measurements.
+"""What the processors can do at this moment: a canary beside other measurements.
 
-Input -> Output: a number of threads -> float32 operations a second, again and again.
+Input -> Output: a number of threads -> float32 operations a second in multiply-adds, and how long a
+cache line takes from one processor to another and back, again and again.
 Guarantees: the loop is the one that measures the roof; threads run on processors of their own.
 Not here: the roofs themselves (probe).
 """
@@ -11,6 +12,7 @@ import os
 import time
 
 import numpy as np
+import numpy.typing as npt
 
 from tilewright.codegen.cpu.objects import compile_module
 from tilewright.codegen.cpu.probe_kernels import (
@@ -26,6 +28,7 @@ from tilewright.runtime.cpu.allocator import allocate
 from tilewright.runtime.cpu.threads import ThreadPool
 
 _BATCH_S = 0.01
+_TURNS, _TRIES = 4000, 3  # of a cache line that goes to and fro
 
 
 class PeakCanary:
@@ -53,6 +56,11 @@ class PeakCanary:
         self._rows[:] = 0
         self._rows[:, 1] = self._source.ctypes.data
         self._rows[:, 3] = self._scratch.ctypes.data + SCRATCH_BYTES * np.arange(threads)
+        self._word = allocate(128, "the canary").view(np.int64)  # shares its lines with nothing
+        self._exchange = np.zeros((2, ROW_WORDS), np.int64)
+        self._exchange[:, 0], self._exchange[:, 1] = _TURNS, self._word.ctypes.data
+        self._exchange[1, 4] = 1
+        self._ping_pong = self._pool.loaded.address("probe_ping_pong")
         self._body = self._pool.loaded.address(peak.symbol)
         self._run = self._pool.loaded.function("tw_pool_run", None, *RUN)
         self._repeats = 1
@@ -63,10 +71,26 @@ class PeakCanary:
         """Operations a second; a multiply-add counts 2."""
         return self._flops * self._repeats / self._time()
 
+    def round_trip_ns(self) -> float | None:
+        """Nanoseconds in which a cache line goes from the first processor to the second one and
+        back; None with one thread. Where processors are virtual, it may change at any time.
+        """
+        if self._threads < 2:
+            return None
+        rows = self._exchange
+        times = []
+        for _ in range(_TRIES):
+            self._word[0] = 0
+            times.append(self._time_of(self._ping_pong, rows, 2))
+        return min(times) / _TURNS * 1e9
+
     def _time(self) -> float:
         self._rows[:, 0] = self._repeats
+        return self._time_of(self._body, self._rows, self._threads)
+
+    def _time_of(self, body: int, rows: npt.NDArray[np.int64], parts: int) -> float:
         start = time.perf_counter()
-        self._run(self._pool.handle, self._body, self._rows.ctypes.data, self._threads, 1)
+        self._run(self._pool.handle, body, rows.ctypes.data, parts, 1)
         return time.perf_counter() - start
 
     def close(self) -> None:

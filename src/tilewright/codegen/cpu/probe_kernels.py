@@ -100,12 +100,21 @@ def probe_module(target: CpuTarget) -> ProbeModule:
     _emit_triad(module, "probe_triad_streaming", streaming=True)
     _emit_fill(module)
     _emit_canary(module)
+    _emit_ping_pong(module)
     _emit_fork(module)
     symbols = [peak.symbol for peak in peaks]
     return ProbeModule(
         text=module.text(),
         peaks=peaks,
-        exports=(*symbols, *streams, "probe_fill", "probe_canary", "probe_fork", "probe_nothing"),
+        exports=(
+            *symbols,
+            *streams,
+            "probe_fill",
+            "probe_canary",
+            "probe_ping_pong",
+            "probe_fork",
+            "probe_nothing",
+        ),
     )
 
 
@@ -280,6 +289,27 @@ def _emit_canary(module: Module) -> None:
         b.store(b.load(I64, chain), _address(b, row, _RESULT))
 
     _body(module, "probe_canary", emit)
+
+
+def _emit_ping_pong(module: Module) -> None:
+    """Two rows take turns at a word; the next one sees it when the cache line has come over.
+
+    Word 4 of a row is whose turn it begins with: 0 or 1.  Both rows run at the same time.
+    """
+
+    def emit(b: Builder, row: Value) -> None:
+        place, first = _address(b, row, _ADDRESS), _word(b, row, 4)
+        with b.loop(0, _word(b, row, _REPEATS)) as turn:
+            wanted = b.add(b.add(turn, turn), first)
+            with b.forever() as mine:
+                seen = b.result(I64, f"load atomic i64, ptr {place.ref} acquire, align 8")
+                others = b.label("others")
+                b.branch(b.icmp("eq", seen, wanted), mine, others)
+                b.enter(others)
+            after = b.add(wanted, index(1))
+            b.emit(f"store atomic {after.typed}, ptr {place.ref} release, align 8")
+
+    _body(module, "probe_ping_pong", emit)
 
 
 def _emit_fork(module: Module) -> None:

@@ -155,15 +155,22 @@ def take_turns(
         discarded = f", {lost} discarded as the machine was slow" if lost else ""
         progress(f"round {len(rounds) + 1}: {num_kept} of {options.rounds} counted{discarded}")
         time.sleep(SETTLE_S)
-        before = canary.flops()
+        before, trip_ns = canary.sing()
         samples_us = {}
         # Whoever goes first after a pause may meet a slower clock, so the order turns.
         for one in contenders if len(rounds) % 2 == 0 else reversed(contenders):
             time.sleep(SETTLE_S)
             samples_us[one.name] = one.time_us(options.batch_ms)
         time.sleep(SETTLE_S)
-        slower = min(before, canary.flops())
-        rounds.append(Round(canary_flops=slower, samples_us=samples_us))
+        after, other_trip_ns = canary.sing()
+        trips_ns = [one for one in (trip_ns, other_trip_ns) if one is not None]
+        rounds.append(
+            Round(
+                canary_flops=min(before, after),
+                samples_us=samples_us,
+                round_trip_ns=max(trips_ns, default=None),
+            )
+        )
     return rounds
 
 

@@ -132,6 +132,9 @@ class Canary(Worker):
     def __init__(self, threads: int) -> None:
         super().__init__(CANARY, "-", threads)
 
-    def flops(self) -> float:
-        """Float32 operations a second in multiply-adds on all threads."""
-        return float(self.ask()["flops"])
+    def sing(self) -> tuple[float, float | None]:
+        """Float32 operations a second in multiply-adds on all threads, and the nanoseconds of a
+        cache line from one processor to another and back; None with one thread.
+        """
+        found = self.ask()
+        return found["flops"], found["round_trip_ns"]

@@ -14,6 +14,7 @@ SCHEMA = "tilewright.bench/1"
 BEST = "best peer"
 SLOWEST_CANARY = 1.10  # times the best one's time; slower rounds are thrown away
 
+MOST_TRIPS = 2.0  # times the shortest round trip of a cache line
 MOST_SPREAD = 1.3  # of a contender's median over its minimum, on a machine that is idle
 
 
@@ -43,10 +44,13 @@ class Round:
         canary_flops: multiply-adds of float32 a second (each counts 2) that the processors reached
             in the slower of the round's canaries.
         samples_us: of each contender, in microseconds.
+        round_trip_ns: of a cache line between two of the processors, in the slower of the
+            canaries; None with one thread.
     """
 
     canary_flops: float
     samples_us: Mapping[str, Sequence[float]]
+    round_trip_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class Canaries:
         num_kept, num_discarded: rounds that count, and that were too slow to count.
         num_asked: rounds that should have counted.
         roof_flops: what this machine reached when its roofs were measured; None: they never were.
+        round_trip_ns: of each round, between two processors; empty with one thread.
     """
 
     best_flops: float
@@ -67,6 +72,15 @@ class Canaries:
     num_discarded: int
     num_asked: int
     roof_flops: float | None = None
+    round_trip_ns: Sequence[float] = ()
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether processors were near each other in some rounds and far in others: times with
+        several threads are of two machines then.
+        """
+        trips = self.round_trip_ns
+        return bool(trips) and max(trips) > MOST_TRIPS * min(trips)
 
     @property
     def is_slow(self) -> bool:
@@ -149,6 +163,7 @@ def canaries_of(
         num_discarded=len(rounds) - num_kept,
         num_asked=num_asked,
         roof_flops=roof_flops,
+        round_trip_ns=[one.round_trip_ns for one in rounds if one.round_trip_ns is not None],
     )
 
 

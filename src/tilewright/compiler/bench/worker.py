@@ -26,11 +26,11 @@ from tilewright.core.npz import save_npz
 
 
 def serve_canary(threads: int, answers: TextIO) -> None:
-    """Answers each request with the rate of multiply-adds, until stdin ends."""
+    """Answers each request with what the processors can do, until stdin ends."""
     with closing(PeakCanary(threads)) as canary:
         _answer(answers)
         for _ in sys.stdin:
-            _answer(answers, flops=canary.measure())
+            _answer(answers, flops=canary.measure(), round_trip_ns=canary.round_trip_ns())
 
 
 def serve(contender: str, model: Path, threads: int, precision: str, answers: TextIO) -> None:
