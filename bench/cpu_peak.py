@@ -6,18 +6,22 @@ Engines are built for that processor and one thread, and run with the inputs of 
 the model. Every stage is timed inside whole runs; its least time counts, with all that it computes
 after the sum. ``fma_percent`` is of a loop of multiply-adds in the target's vectors, measured
 between the runs; ``fma_percent_with_epilogue`` counts what follows the sums as well, as long as it
-holds the multipliers; ``dram_percent`` is of reading from DRAM, for kernels whose buffers exceed
-4 MB; ``percent`` is the larger of these two. Stages that run in turns have one time. Products with
-borders of zeros count as work, padded channels do not. ``depthwise`` are sums whose factors both
-move along the vector: nothing is used twice.
+holds the multipliers; ``memory_percent`` is of reading all its buffers once: from the nearest
+memory that holds them, weights from the nearest that holds the model's (``level`` is where most of
+the time goes; of the third cache half counts, as others share it). ``percent`` is the largest,
+``bound`` says which. Stages that run in turns have one time. Products with borders of zeros count
+as work, padded channels do not. ``depthwise`` are sums whose factors both move along the vector:
+nothing is used twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,7 +47,8 @@ from tilewright.core.cache_folder import cache_folder
 from tilewright.core.dtypes import FLOAT32
 from tilewright.core.shape import product
 from tilewright.graph.facade import Model
-from tilewright.hw.roofs import load_all_measured
+from tilewright.hw.machine import describe_machine
+from tilewright.hw.roofs import Level, Roofs, load_all_measured
 from tilewright.kernel.ir import Call, Kernel, Load, Reduce, walk
 from tilewright.kernel.nest import Nest, prepare
 from tilewright.kernel.schedule import Schedule
@@ -53,7 +58,7 @@ from tilewright.runtime.profile import all_calls
 
 ENOUGH = 90  # percent
 KINDS = ("product", "depthwise")
-LARGE_BYTES = 4 << 20  # several second caches
+USABLE_L3 = 2  # others share it: buffers of half its size were read at its speed
 # How long LLVM's instructions hold one of two multipliers, in multiply-adds: measured on Zen 4,
 # where additions and comparisons have units of their own.
 _HELD = {"fmul": 1, "call .*@llvm.fma": 1, "fdiv": 3}
@@ -78,7 +83,8 @@ class Product:
         place: of its time among those of a run.
         loops: its axes and those of its sum, with their extents.
         held: operations that the multipliers could do while they do what follows the sums.
-        num_bytes: of all buffers of its kernel, each once.
+        num_bytes: of all values that its kernel reads or writes, each once.
+        weight_bytes: of its weights.
     """
 
     place: int
@@ -89,6 +95,7 @@ class Product:
     flops: int
     held: int
     num_bytes: int
+    weight_bytes: int
 
 
 def main() -> None:
@@ -102,13 +109,10 @@ def main() -> None:
     args = parser.parse_args()
     ensure_roofs(1)
     roofs = next(found for found in load_all_measured() if found.threads == 1)
-    read_bytes_per_s = roofs.levels[-1].read_bytes_per_s
+    memory = _memory(roofs)
     measured = [_measured(path, args) for path in args.models]
     peak = max(found for *_, found in measured)
-    models = [
-        _report(path, products, least, peak, read_bytes_per_s)
-        for path, products, least, _ in measured
-    ]
+    models = [_report(path, products, least, peak, memory) for path, products, least, _ in measured]
     for model in models:
         _show(model, args.show)
     document = {
@@ -119,10 +123,19 @@ def main() -> None:
         "cpu": args.cpu,
         "threads": 1,
         "peak_gflops": round(peak / 1e9, 1),
-        "read_gb_per_s": round(read_bytes_per_s / 1e9, 1),
+        "read_gb_per_s": {
+            level.name: round(level.read_bytes_per_s / 1e9, 1) for _, level in memory
+        },
         "models": models,
     }
     Path(args.out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _memory(roofs: Roofs) -> list[tuple[float, Level]]:
+    """Largest size of buffers for each memory behind the first cache, and its roof."""
+    sizes = {f"L{one.level}": one.size_bytes for one in describe_machine().caches}
+    sizes["L3"] = sizes.get("L3", 0) // USABLE_L3
+    return [(sizes.get(one.name, math.inf), one) for one in roofs.levels if one.name != "L1"]
 
 
 def _built(path: Path, cpu: str) -> tuple[Engine, list[Product]]:
@@ -141,13 +154,13 @@ def _built(path: Path, cpu: str) -> tuple[Engine, list[Product]]:
     )
     trials = Trials(draft, builder.constants, store, build.cache, support_texts(target))
     made, engine = trials.assemble(formula, options)
-    products = _products(made, engine)
+    products = _products(made, engine, builder.constants)
     with tempfile.TemporaryDirectory() as folder:  # as it is used: weights in large pages
         engine.save(file := Path(folder) / "engine.tw")
         return tw.load(file, threads=1), products
 
 
-def _products(made: KernelStore, engine: Engine) -> list[Product]:
+def _products(made: KernelStore, engine: Engine, constants: Collection[str]) -> list[Product]:
     found: list[Product] = []
     place = 0
     for call in all_calls(engine.program):
@@ -156,7 +169,11 @@ def _products(made: KernelStore, engine: Engine) -> list[Product]:
         code = made.generated[(text, *[""] * len(kernel.stages))]
         schedules = {one.number: one.schedule for one in code.stages}
         label = f"{'+'.join(call.sources)}: {call.name}"
-        num_bytes = sum(size.evaluate({}) for size in call.traffic)
+        sizes = {
+            name: size.evaluate({}) for name, size in zip(call.buffers, call.traffic, strict=True)
+        }
+        weight_bytes = sum(size for name, size in sizes.items() if name in constants)
+        num_bytes = sum(sizes.values()) - weight_bytes
         groups = [
             [part for n in one.stages if (part := _part(kernel, n, schedules[n])) is not None]
             for one in code.calls
@@ -178,6 +195,7 @@ def _products(made: KernelStore, engine: Engine) -> list[Product]:
                         flops=flops,
                         held=held,
                         num_bytes=num_bytes,
+                        weight_bytes=weight_bytes,
                     )
                 )
             place += 1
@@ -256,15 +274,24 @@ def _measured(path: Path, args: Any) -> tuple[Path, list[Product], Any, float]:
 
 
 def _report(
-    path: Path, products: list[Product], least: Any, peak: float, read_bytes_per_s: float
+    path: Path,
+    products: list[Product],
+    least: Any,
+    peak: float,
+    memory: list[tuple[float, Level]],
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
+    weights = sum(one.weight_bytes for one in products)
     for one in products:
         us = max(float(least[one.place]) / 1e3, 0.001)
         fma = 100 * one.flops / peak * 1e6 / us
         with_after = 100 * (one.flops + one.held) / peak * 1e6 / us
-        dram = 100 * one.num_bytes / read_bytes_per_s * 1e6 / us
-        dram = min(100.0, dram) if one.num_bytes > LARGE_BYTES else 0.0
+        waits: dict[str, float] = {}
+        for moved, held in ((one.num_bytes, one.num_bytes), (one.weight_bytes, weights)):
+            level = next(level for size, level in memory if held <= size)
+            wait = 100 * moved / level.read_bytes_per_s * 1e6 / us
+            waits[level.name] = waits.get(level.name, 0.0) + wait
+        moving = min(100.0, sum(waits.values()))
         rows.append(
             {
                 "stage": one.label,
@@ -272,12 +299,14 @@ def _report(
                 "loops": one.loops,
                 "schedule": one.schedule,
                 "mflop": round(one.flops / 1e6, 3),
-                "bytes": one.num_bytes,
+                "bytes": one.num_bytes + one.weight_bytes,
                 "us": round(us, 1),
                 "fma_percent": round(fma, 1),
                 "fma_percent_with_epilogue": round(with_after, 1),
-                "dram_percent": round(dram, 1),
-                "percent": round(max(with_after, dram), 1),
+                "memory_percent": round(moving, 1),
+                "level": max(waits, key=lambda name: waits[name]),
+                "bound": "memory" if moving > with_after else "multiply-adds",
+                "percent": round(max(with_after, moving), 1),
             }
         )
     rows.sort(key=lambda row: -row["us"] * (100 - row["percent"]))
@@ -311,7 +340,7 @@ def _show(model: dict[str, Any], count: int) -> None:
     for row in model["stages"][:count]:
         roofs = (
             f"{row['fma_percent']:5.1f}% FMA {row['fma_percent_with_epilogue']:5.1f}% with epilogue"
-            f" {row['dram_percent']:5.1f}% DRAM"
+            f" {row['memory_percent']:5.1f}% {row['level']}"
         )
         print(
             f"  {row['us']:9.1f} us {roofs} | {row['loops']} | {row['schedule']} | {row['stage']}"
