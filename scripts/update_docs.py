@@ -1,8 +1,8 @@
 """Fills the tables of measured results in the pages: ``python scripts/update_docs.py [--check]``.
 
-Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote, and
-``docs/conformance.json``.
-Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:`` and
+Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote,
+``bench/results/cpu_peak_haswell.json`` (``bench/cpu_peak.py``) and ``docs/conformance.json``.
+Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:``, ``cpu-peak:`` and
 ``conformance:``, ``begin`` and ``end``; with
 ``--check`` nothing is written, and the exit code is 1 where a page says anything else.
 """
@@ -17,13 +17,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 CASES_BEGIN, CASES_END = "<!-- conformance:begin -->\n", "<!-- conformance:end -->"
+PEAK_BEGIN, PEAK_END = "<!-- cpu-peak:begin -->\n", "<!-- cpu-peak:end -->"
+FEW = 0.01  # of a model's time: too little for a percentage of its own
 CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "wrong")
 OURS, BEST = "tilewright", "best"
 ERRED = ("openvino",)  # whose distance from the first contender is shown beside ours
 FLOAT = "fp32"
 QUANTISED = "int8"
 # Page -> precisions whose results it shows, between the markers of that name.
-TABLES = {"README.md": (FLOAT,), "docs/precision.md": ("bf16", "int8"), "docs/lowering.md": ()}
+TABLES = {
+    "README.md": (FLOAT,),
+    "docs/precision.md": ("bf16", "int8"),
+    "docs/lowering.md": (),
+    "docs/benchmarks.md": (),
+}
 
 
 def table(comparisons: Iterable[Mapping[str, Any]], *, errors: bool = False) -> str:
@@ -101,6 +108,24 @@ def case_table(counts: Mapping[str, Mapping[str, int]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def peak_table(document: Mapping[str, Any]) -> str:
+    """Returns how near sums of products come to a processor's roofs, by time, in percent."""
+    names = ("multiply-adds alone", "nearer roof", "at least 90")
+    kinds = ("product", "depthwise")
+    head = ("model", *(f"{kind}: {name}" for kind in kinds for name in names))
+    rows = [head, ("---",) * len(head)]
+    for model in sorted(document["models"], key=lambda one: -one["product"]["percent"]):
+        cells: list[str] = []
+        for kind in kinds:
+            found = model[kind]
+            shown = (found["fma_percent"], found["percent"], 100 * found["near"])
+            is_shown = found["us"] >= FEW * model["stages_us"]
+            cells += [f"{value:.0f}" if is_shown else "" for value in shown]
+        rows.append((model["model"], *cells))
+    note = f"On {document['device']}, of {document['peak_gflops']} GFLOP/s."
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", note]) + "\n"
+
+
 def filled(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
     """Returns a page with the content between its markers.
 
@@ -131,6 +156,10 @@ def pages() -> dict[Path, str]:
             text = filled(text, table(found, errors=precision != FLOAT), begin, end)
         if CASES_BEGIN in text:
             text = filled(text, case_table(counts), CASES_BEGIN, CASES_END)
+        if PEAK_BEGIN in text:
+            peaks = ROOT / "bench" / "results" / "cpu_peak_haswell.json"
+            document = json.loads(peaks.read_text(encoding="utf-8"))
+            text = filled(text, peak_table(document), PEAK_BEGIN, PEAK_END)
         wanted[ROOT / name] = text
     return wanted
 

@@ -89,6 +89,11 @@ def test_check_refuses_a_page_that_is_out_of_date(
     kinds = [update_docs.markers(precision) for precision in ("bf16", "int8")]
     empty = "".join(f"{begin}made up\n{end}\n" for begin, end in kinds)
     (tmp_path / "docs" / "precision.md").write_text(empty)
+    peaks = f"{update_docs.PEAK_BEGIN}made up\n{update_docs.PEAK_END}\n"
+    (tmp_path / "docs" / "benchmarks.md").write_text(peaks)
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    measured = tmp_path / "bench" / "results" / "cpu_peak_haswell.json"
+    measured.write_text('{"device": "A CPU", "peak_gflops": 1.0, "models": []}')
     page = tmp_path / "README.md"
     monkeypatch.setattr(update_docs, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
@@ -99,3 +104,13 @@ def test_check_refuses_a_page_that_is_out_of_date(
     assert "| node | 3 | 2 | 0 |" in page.read_text(encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
     assert update_docs.main() == 0
+
+
+def test_peaks_are_shown_by_time_and_not_for_what_takes_none() -> None:
+    product = {"us": 900.0, "fma_percent": 91.4, "percent": 92.6, "near": 0.51}
+    depthwise = {"us": 9.0, "fma_percent": 20.0, "percent": 40.0, "near": 0.0}
+    model = {"model": "m", "stages_us": 1000.0, "product": product, "depthwise": depthwise}
+    document = {"device": "A CPU", "peak_gflops": 116.8, "models": [model]}
+    rows = update_docs.peak_table(document).splitlines()
+    assert rows[2] == "| m | 91 | 93 | 51 |  |  |  |"
+    assert rows[-1] == "On A CPU, of 116.8 GFLOP/s."
