@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from typer.testing import CliRunner
 
 from tilewright.cli import app
 from tilewright.compiler.bench.peers import PEERS
-from unit.compiler.models import normal
-from unit.graph.models import model_of, node, tensor_info
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -71,23 +69,9 @@ def _chosen(language: str) -> list[Block]:
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what examples read: ``model.onnx``, inputs for it, an older engine."""
-    model = model_of(
-        [
-            node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-            node("Relu", ["c"], ["r"], name="relu"),
-            node("GlobalAveragePool", ["r"], ["p"], name="pool"),
-            node("Flatten", ["p"], ["f"], name="flatten"),
-            node("MatMul", ["f", "v"], ["y"], name="product"),
-        ],
-        inputs=[tensor_info("x", ("batch", 3, "height", "width"))],
-        weights={"w": normal(8, 3, 3, 3), "v": normal(8, 16)},
-        opset=21,
-    )
-    onnx.save(model, tmp_path / "model.onnx")
-    np.savez(tmp_path / "inputs.npz", x=normal(2, 3, 16, 16))
-    np.save(tmp_path / "calibration.npy", normal(16, 3, 16, 16))
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "small_model.py"), run_name="__main__")
     return tmp_path
 
 
@@ -139,11 +123,28 @@ def _check_command(words: list[str], sandbox: Path) -> None:
             assert re.search(rf"^{re.escape(words[1])}:", rules, re.MULTILINE), words
         case "pip":
             assert words[1] == "install", words
+            extras = re.findall(r"\[(\w+)\]", words[-1])
+            assert set(extras) <= set(_extras()), words
+        case "python":
+            runpy.run_path(str(ROOT / words[1]), run_name="__main__")
         case ".ci/run" | "bash":
             assert (ROOT / words[-1]).is_file(), words
         case _:
             pytest.fail(f"no test for the command {' '.join(words)}")
     del sandbox
+
+
+def _extras() -> dict[str, list[str]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, list[str]] = project["optional-dependencies"]
+    return found
+
+
+def test_bench_installs_the_peers_that_the_readme_compares_with() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (peers,) = re.findall(r"^tilewright bench .*--against (\S+)", text, re.MULTILINE)
+    installed = {requirement.split("==")[0] for requirement in _extras()["bench"]}
+    assert set(peers.split(",")) <= installed
 
 
 def _installed_peers(word: str) -> str:
