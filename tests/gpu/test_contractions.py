@@ -12,7 +12,13 @@ from tilewright.codegen.cuda.target import cuda_target
 from tilewright.kernel.interp import interpret
 from tilewright.kernel.ir import Kernel
 from unit.codegen.cuda.attentions import ATTENTIONS
-from unit.codegen.cuda.contractions import CONTRACTIONS, convolution, feeds_of, product
+from unit.codegen.cuda.contractions import (
+    CONTRACTIONS,
+    convolution,
+    feeds_of,
+    product,
+    two_sums,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -56,6 +62,9 @@ TILED = {
     "strided window": convolution((2, 64, 16, 11), 64, 3, stride=2, pad=1),
     "one tap of every other row": convolution((3, 192, 8, 10), 64, 1, stride=2),
     "wide window": convolution((1, 64, 14, 14), 160, 5, pad=2),
+    "two sums": two_sums(2, 9, 64, 128, 72),
+    "two sums of other places": two_sums(3, 7, 192, 64, 160, stride=2),
+    "two long sums": two_sums(1, 7, 512, 1024, 256, stride=2),
 }
 
 

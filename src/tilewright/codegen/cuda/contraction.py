@@ -60,6 +60,8 @@ def contraction(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shap
         return tma.write_tma(draft, writer, found, NAME)
     if by_threads:
         return write_deep(draft, writer, found, NAME)
+    if found.second is not None:
+        return Refusal(NAME, f"two sums: {tma.refusal(draft, found) or 'tma is disabled'}")
     if found.elements.bytes == 1:
         return Refusal(NAME, f"bytes: {refusal(draft, writer, found) or 'deep is disabled'}")
     tile = choose_tile(rows, columns, depth, count)

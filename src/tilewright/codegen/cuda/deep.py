@@ -37,6 +37,8 @@ class _Side:
 
 def refusal(draft: Draft, writer: Writer, found: Match) -> str | None:
     """Why a match is not computed this way, or None."""
+    if found.second is not None:
+        return "two sums"
     if found.elements.newer and not draft.clusters:
         return "a GPU without such instructions"
     for side in (found.left, found.right):
@@ -221,12 +223,12 @@ def write_store(writer: Writer, found: Match) -> None:
             writer.decode("n", [(axis.name, axis.extent) for axis in columns])
             last = columns[-1].name
             given: dict[Expr, str] = {node: f"got.p{k}.v[e]" for k, node in enumerate(early)}
-            given[found.sum] = "sum[e]"
+            given |= dict.fromkeys((found.total, *(part.sum for part in found.parts)), "sum[e]")
             vector.write_points(writer, last, writer.position[last], given)
             return
         writer.line("#pragma unroll")
         with writer.block(f"for (int e = 0; e < {CHUNK}; ++e)"), writer.positions():
             writer.line("if (n + e >= N) break;")
             writer.decode("(n + e)", [(axis.name, axis.extent) for axis in columns])
-            writer.known_as(found.sum, "sum[e]")
+            writer.known_as(found.total, "sum[e]")
             writer.stores()

@@ -1,6 +1,7 @@
 """What tensor cores take: sums of products of values that a narrow type holds exactly.
 
 Input -> Output: a stage -> its sum, its two factors and their axes, or the reason why not.
+Two sums that are added, of the same rows and columns, are taken as one with a longer depth.
 Guarantees: rows are the axes of one factor alone, columns those of the other (outputs side by side
 belong to one row), the batch is what both have.
 Not here: how a block computes them (contraction, deep).
@@ -8,7 +9,8 @@ Not here: how a block computes them (contraction, deep).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from tilewright.codegen.cuda.plan import ONE, Draft
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.dtypes import DType
 from tilewright.core.shape import Dim, product
-from tilewright.kernel.affine import Affine
+from tilewright.kernel.affine import ZERO, Affine
 from tilewright.kernel.ir import (
     Axis,
     Call,
@@ -58,7 +60,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A sum and what it is made of."""
+    """A sum and what it is made of.
+
+    Attributes:
+        second: another sum of the same rows and columns that is added to it.
+        total: what a block computes: the sum, or that of both.
+    """
 
     elements: Elements
     sum: Reduce
@@ -66,14 +73,24 @@ class Match:
     right: Operand
     batch: tuple[Axis, ...]
     depth: tuple[Axis, ...]
+    second: Match | None = None
+    total: Expr
+
+    @property
+    def parts(self) -> tuple[Match, ...]:
+        """Its sums, one or two."""
+        return (self,) if self.second is None else (self, self.second)
 
     @property
     def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """Rows, columns, depth, number of contractions."""
-        rows, columns, depth, count = (
+        """Rows, columns, depth of all sums, number of contractions."""
+        rows, columns, count = (
             product(axis.extent for axis in axes)
-            for axes in (self.left.axes, self.right.axes, self.depth, self.batch)
+            for axes in (self.left.axes, self.right.axes, self.batch)
         )
+        depth = ZERO
+        for part in self.parts:
+            depth = depth + product(axis.extent for axis in part.depth)
         return rows, columns, depth, count
 
 
@@ -120,10 +137,34 @@ def match(draft: Draft, writer: Writer) -> Match | str:
     if any(isinstance(n, Load) and n.buffer in writer.stored for n in walk(*nest.stage.roots)):
         return "it reads what it stores"
     value = nest.stage.stores[0].value
+    always = writer.always(value)
     sums = [node for node in walk(value) if isinstance(node, Reduce)]
-    if len(sums) != 1 or id(sums[0]) not in writer.always(value):
+    if not sums or len(sums) > 2 or any(id(node) not in always for node in sums):
         return "not one sum that every output needs"
-    node = sums[0]
+    first = _one(draft, sums[0])
+    if len(sums) == 1 or isinstance(first, str):
+        return first
+    return _two(draft, always.values(), first, sums[1])
+
+
+def _two(draft: Draft, nodes: Iterable[Expr], first: Match, other: Reduce) -> Match | str:
+    """A sum with another that is added to it."""
+    pair = {first.sum, other}
+    adds = [n for n in nodes if isinstance(n, Call) and n.op == "add" and set(n.args) == pair]
+    if not adds:
+        return "not one sum that every output needs"
+    second = _one(draft, other)
+    if isinstance(second, str):
+        return second
+    if first.batch or (first.left.axes, first.right.axes) != (second.left.axes, second.right.axes):
+        return "two sums of other rows or columns"
+    if first.elements != second.elements:
+        return "two sums of other types"
+    return replace(first, second=second, total=adds[0])
+
+
+def _one(draft: Draft, node: Reduce) -> Match | str:
+    """A sum by itself."""
     body = node.body
     if node.combiner != "sum" or not (isinstance(body, Call) and body.op == "mul"):
         return "not a sum of products"
@@ -169,6 +210,7 @@ def _operands(
         right=operands[1],
         batch=tuple(axis for axis in nest.axes if axis.name not in alone),
         depth=nest.reduce_axes[id(node)],
+        total=node,
     )
 
 

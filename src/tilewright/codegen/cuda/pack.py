@@ -21,7 +21,8 @@ THREADS, FEW_THREADS = 128, 64
 _FEW = 132 * 128  # packs
 _ALONE = 16  # neighbours of one point, which are stored together wherever they come from
 _LONGEST = 128  # of a reduction: more points are shared by threads
-_BUSY, _LONG = 4096, 16  # fewer packs of longer reductions leave the GPU idle
+BUSY, _LONG = 20000, 16  # fewer packs of longer reductions leave the GPU idle,
+_IDLE = 512  # so few do with any
 _MANY = 132 * 2048  # packs that keep the GPU busy however long they wait
 
 
@@ -66,11 +67,19 @@ def _refusal(draft: Draft, writer: Writer) -> str | None:
         if not points.is_const or points.const > _LONGEST:
             return f"a reduction of {points} points"
         packs = product(axis.extent for axis in nest.axes) // vector.WIDTH
-        if packs.is_const and packs.const < _BUSY and points.const >= _LONG:
+        if packs.is_const and packs.const < (BUSY if points.const >= _LONG else _IDLE):
             return f"{packs} threads with {points} points each"
-        reads = sum(isinstance(part, Load) for part in walk(node.body))
+        loads = [part for part in walk(node.body) if isinstance(part, Load)]
+        reads = sum(not _is_pack(draft, part, last.name) for part in loads)
         if packs.is_const and packs.const < _MANY and reads > 1:
-            return f"{packs} threads that read {reads} values for each of {points} points"
+            return (
+                f"{packs} threads that read {reads} values one by one for each of {points} points"
+            )
         if last.name not in draft.varies_with(node):
             return "a reduction that all points share"
     return None
+
+
+def _is_pack(draft: Draft, node: Load, axis: str) -> bool:
+    form = draft.nest.loads.get(id(node))
+    return form is not None and vector.is_aligned(form, axis)

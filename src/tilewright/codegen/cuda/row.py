@@ -3,6 +3,8 @@
     for m, n: out[m, n] = exp(x[m, n] - max_r x[m, r]) / sum_q exp(x[m, q] - max_r x[m, r])
     ->  a row is one m; two reductions by all its threads; then each thread takes some n
 Requires: no ordered axes, no guards; the reductions are needed at every point.
+Constants of every row are read before the kernel before this one has ended, by warps that then take
+row after row.
 Guarantees: partial results are combined in a fixed order, so equal inputs give equal bits.
 """
 
@@ -24,6 +26,8 @@ _ROWS_OF_WARPS = 4
 _FEW_ROWS = 4096  # so few are spread over the multiprocessors, one a block
 _FEW = 16  # of a shorter row, a thread takes all
 _MANY = 1024  # of a longer row, a block takes all
+_RESIDENT = 132 * 16  # warps that are at work at once with constants in registers,
+_EARLY_WORDS = 64  # at most so many of a thread
 _UNROLLED = 8  # rounds whose reads are under way together
 _COLUMNS = 4096  # so many neighbouring rows keep the GPU busy with a thread each
 _SHARING, _SHORT = 1 << 14, 256  # so many rows that are no longer do so where they read the same,
@@ -128,30 +132,80 @@ def _write(
 ) -> Shape:
     count = product(axis.extent for axis in rows)
     kind = writer.index_type(count + _BLOCK)
+    together, number, lane = 1, "blockIdx.x", "threadIdx.x"
     if threads == _WARP:
         together = 1 if count.is_const and count.const < _FEW_ROWS else _ROWS_OF_WARPS
-        block = _WARP * together
-        number = f"({kind})blockIdx.x * {together} + threadIdx.x / 32"
-        writer.line(f"const int lane = threadIdx.x % 32; const {kind} row = {number};")
-        grid = count.ceildiv(together)
-    else:
-        block, grid = threads, count
-        writer.line(f"const int lane = threadIdx.x; const {kind} row = blockIdx.x;")
-    writer.line(f"if (row >= {writer.dim(count)}) return;")
-    writer.decode("row", [(axis.name, axis.extent) for axis in rows])
-    for node in reductions:
-        _reduce(draft, writer, node, threads)
-    if inner and len(inner) == 1 and vector.refusal(writer, inner[0]) is None:
-        with _packed(writer, inner[0], threads) as base:
-            vector.write_points(writer, inner[0].name, base, _known(writer, reductions))
-    elif inner:
-        with _strided(writer, inner, threads):
-            writer.stores()
-    else:
-        with writer.block("if (lane == 0)"):
-            writer.stores()
-    name = f"row(threads={threads})"
-    return Shape(tactic=name, grid=(grid, ONE, ONE), threads=block, releases=True)
+        number, lane = f"({kind})blockIdx.x * {together} + threadIdx.x / 32", "threadIdx.x % 32"
+    writer.line(f"const int lane = {lane};")
+    early = _early_loads(draft, writer, rows, inner, threads)
+    grid, head = count.ceildiv(together), ""
+    if early and count.const > _RESIDENT:  # so that what is read early serves several rows
+        grid = min(grid, Dim.of(_RESIDENT // together), key=lambda blocks: blocks.const)
+        head = f"for ({kind} row = {number}; row < {count}; row += {grid * together})"
+    known = _read_early(writer, inner, early) if early else {}
+    with writer.block(head):
+        if not head:
+            writer.line(f"const {kind} row = {number};")
+            writer.line(f"if (row >= {writer.dim(count)}) return;")
+        writer.decode("row", [(axis.name, axis.extent) for axis in rows])
+        for node in reductions:
+            _reduce(draft, writer, node, threads)
+        if inner and len(inner) == 1 and vector.refusal(writer, inner[0]) is None:
+            known.update(_known(writer, reductions))
+            with _packed(writer, inner[0], threads) as base:
+                vector.write_points(writer, inner[0].name, base, known)
+        elif inner:
+            with _strided(writer, inner, threads):
+                writer.stores()
+        else:
+            with writer.block("if (lane == 0)"):
+                writer.stores()
+    return Shape(
+        tactic=f"row(threads={threads})",
+        grid=(grid, ONE, ONE),
+        threads=threads * together,
+        releases=True,
+        begins=bool(early),
+    )
+
+
+def _early_loads(
+    draft: Draft, writer: Writer, rows: list[Axis], inner: list[Axis], threads: int
+) -> list[Load]:
+    """Constants that are the same for every row and fit registers: scales of a normalisation."""
+    if len(inner) != 1 or vector.refusal(writer, inner[0]) is not None:
+        return []
+    rounds, rest = divmod(inner[0].extent.const, vector.WIDTH * _WARP)
+    if (
+        threads != _WARP
+        or rest
+        or rounds > _UNROLLED
+        or not all(axis.extent.is_const for axis in rows)
+    ):
+        return []
+    found, names = [], {axis.name for axis in rows}
+    values = [store.value for store in writer.nest.stage.stores]
+    for node in (part for value in values for part in writer.always(value).values()):
+        if isinstance(node, Load) and node.buffer in draft.constants and node not in found:
+            form = writer.nest.loads.get(id(node))
+            if form is not None and vector.is_aligned(form, inner[0].name):
+                found += [] if writer.nest.depends(node) & names else [node]
+    words = rounds * vector.WIDTH * sum(node.dtype.storage_bytes for node in found) // 4
+    return found if words <= _EARLY_WORDS else []
+
+
+def _read_early(writer: Writer, inner: list[Axis], loads: list[Load]) -> dict[Expr, str]:
+    """Reads constants before the kernel before this one has ended."""
+    names = {node: writer.name("early") for node in loads}
+    rounds = inner[0].extent.const // (vector.WIDTH * _WARP)
+    for node, name in names.items():
+        kind = vector.pack_type(node.dtype)
+        writer.line(f"{kind} {name}[{rounds}];")
+        with _packed(writer, inner[0], _WARP) as base:
+            writer.position[inner[0].name] = base
+            writer.line(f"{name}[k] = tw_read_early((const {kind}*)&{writer.load(node)});")
+    writer.line("tw_begin();")
+    return {node: f"{name}[k].v[e]" for node, name in names.items()}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tilewright.kernel.ir import (
     Buffer,
     Expr,
     Kernel,
+    Reduce,
     Stage,
     Store,
     constant,
@@ -38,21 +39,26 @@ _MB_PER_US = 3.0  # at which parts are written and read
 def split_depth(kernel: Kernel) -> tuple[Kernel, int]:
     """The kernel with its sum in parts, and how many (1: as it was)."""
     sizes = sizes_of(kernel)
-    parts = 1 if sizes is None else _parts(sizes)
+    parts = 1 if sizes is None or sizes.match.second is not None else _parts(sizes)
     if sizes is None or parts == 1:
         return kernel, 1
+    return in_parts(kernel, sizes.sum, sizes.sum.axes[-1], parts), parts
+
+
+def in_parts(kernel: Kernel, node: Reduce, axis: Axis, parts: int) -> Kernel:
+    """A kernel of one stage whose reduction is combined from equal parts of one of its axes."""
     (stage,) = kernel.stages
-    node, axis = sizes.sum, sizes.sum.axes[-1]
     part = Axis(f"{axis.name}_part", Dim.of(parts))
     inner = replace(axis, extent=Dim.of(axis.extent.const // parts))
     moved = part.var * constant(inner.extent.const, INT64) + inner.var
     body = substitute(node.body, {axis.name: moved})
-    partial = reduce_axes("sum", (*node.axes[:-1], inner), body)
+    axes = tuple(inner if own is axis else own for own in node.axes)
+    partial = reduce_axes(node.combiner, axes, body)
     name = f"{kernel.outputs[0].name}$parts"
     buffer = Buffer(name, node.dtype, (part.extent, *(a.extent for a in stage.axes)))
     point = tuple(a.var for a in stage.axes)
     first = Stage((part, *stage.axes), (Store(name, (part.var, *point), partial),))
-    total = reduce_axes("sum", (part,), buffer[(part.var, *point)])
+    total = reduce_axes(node.combiner, (part,), buffer[(part.var, *point)])
 
     def rule(expr: Expr) -> Expr | None:
         return total if expr is node else None
@@ -60,7 +66,7 @@ def split_depth(kernel: Kernel) -> tuple[Kernel, int]:
     second = Stage(
         stage.axes, tuple(store.mapped(lambda e: rewrite(e, rule)) for store in stage.stores)
     )
-    return replace(kernel, stages=(first, second), temporaries=(*kernel.temporaries, buffer)), parts
+    return replace(kernel, stages=(first, second), temporaries=(*kernel.temporaries, buffer))
 
 
 def _parts(sizes: Sizes) -> int:

@@ -227,7 +227,8 @@ struct TwMatrix {
                                                 Sum (&sums)[MI][NI][4], Got (&got)[ROUND],
                                                 Read& read, Store& store) {
     // Known when compiled: no branches between packs, where there are registers for several.
-    bool whole = ELEMENTS::PAIR > 1 && SOON<Got> && M % BM == 0 && N % BN == 0;
+    constexpr bool SEVERAL = SOON<Got> || (AHEAD && ELEMENTS::PAIR == 1);
+    bool whole = SEVERAL && M % BM == 0 && N % BN == 0;
     int rank = 0;
     if constexpr (SPLIT > 1) {
       rank = tw_rank();

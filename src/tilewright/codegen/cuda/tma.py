@@ -15,13 +15,14 @@ from dataclasses import replace
 from tilewright.codegen.cuda.deep import early_reads, write_store
 from tilewright.codegen.cuda.operands import Match, Operand
 from tilewright.codegen.cuda.plan import ONE, Draft, Shape
-from tilewright.codegen.cuda.tma_tile import TmaTile, choose_tma_tile
+from tilewright.codegen.cuda.tma_tile import DEPTH, TmaTile, choose_tma_tile
 from tilewright.codegen.cuda.wgmma import wgmma_text
 from tilewright.codegen.cuda.window import Window, find_window
 from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.shape import Dim, product
+from tilewright.kernel.affine import ZERO
 from tilewright.kernel.ir import Axis, Call
-from tilewright.runtime.program import Matrix
+from tilewright.runtime.program import Image, Matrix
 
 _PLAIN, _FUNCTION = 8, 10  # operations of a requantisation, and as many as a function counts
 _FUNCTIONS = ("gelu", "gelu_tanh", "erf", "exp", "tanh", "sigmoid")
@@ -34,13 +35,31 @@ def refusal(draft: Draft, found: Match) -> str | None:
         return "a GPU without the copy engine"
     if found.batch:
         return "many products"
-    reasons = [_matrix_refusal(draft, found, side) for side in (found.left, found.right)]
-    if reasons[0] is not None and isinstance(_window(draft, found), Window):
-        reasons[0] = None
-    if any(reasons):
-        return next(filter(None, reasons))
+    for part in found.parts:
+        reasons = [_matrix_refusal(draft, part, side) for side in (part.left, part.right)]
+        if reasons[0] is not None and isinstance(_window(draft, part), Window):
+            reasons[0] = None
+        if any(reasons):
+            return next(filter(None, reasons))
     if not all(extent.is_const for extent in found.extents):
         return "symbolic sizes"
+    return None if found.second is None else _second_refusal(draft, found, found.second)
+
+
+def _second_refusal(draft: Draft, found: Match, second: Match) -> str | None:
+    """Why a sum is not added to another within a tile, or None: the columns' operand has to be one
+    matrix with the depths of both side by side.
+    """
+    if any(found.elements.halves(_extent(p.depth).const) % DEPTH for p in found.parts):
+        return "a depth that is no whole number of steps"
+    first, other = found.right.source, second.right.source
+    assert first is not None
+    assert other is not None
+    forms = [draft.nest.loads[id(load)] for load in (first, other)]
+    beside = forms[1].offset == forms[0].offset + _extent(found.depth)
+    strides = [_stride(draft, part.right, part.depth) for part in found.parts]
+    if first.buffer != other.buffer or not beside or strides[0] != strides[1]:
+        return "the columns of two sums are not side by side"
     return None
 
 
@@ -51,8 +70,13 @@ def _matrix_refusal(draft: Draft, found: Match, side: Operand) -> str | None:
         return "an operand is not copied as it lies in memory"
     form = draft.nest.loads[id(side.source)]
     own = {axis.name for axis in (*side.axes, *depth)}
-    if form.rest or not form.offset.is_const or set(form.terms) - own or len(side.axes) > 1:
+    if form.rest or not form.offset.is_const or set(form.terms) - own:
         return "an operand is not a matrix"
+    step = _stride(draft, side, depth)
+    for axis in reversed(side.axes):
+        if axis.extent != ONE and form.terms.get(axis.name) != step:
+            return "an operand is not a matrix"
+        step = step * axis.extent
     step = ONE
     for axis in reversed(depth):
         if axis.extent != ONE and form.terms.get(axis.name) != step:
@@ -73,11 +97,11 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     tile = tile or choose_tma_tile(rows.const, columns.const, halves, bool(reads), cost)[0]
     for letter, extent in (("M", rows), ("N", columns), ("K", Dim.of(halves))):
         writer.line(f"const int {letter} = (int){writer.dim(extent)};")
-    plain = _matrix_refusal(draft, found, found.left) is None
-    window = "" if plain else _window(draft, found)
-    _write_fetch(writer, found, window)
+    lefts = [_left(draft, part, tile.rows) for part in found.parts]
+    _write_fetch(writer, found, lefts)
     write_store(writer, found)
     assert found.right.source is not None
+    right = _matrix(draft, found, found.right, tile.columns)
     mixed = columns.const % _MIXED == 0 and elements.bytes > 1
     read_bytes = sum(read.dtype.storage_bytes for read in reads)
     flags = (
@@ -89,8 +113,9 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     sizes = f"{elements.name}, {tile.rows}, {tile.columns}, {tile.threads}, {tile.stages}"
     parameters = ", ".join([sizes, *("true" if flag else "false" for flag in flags)])
     writer.line(f"TwMatrix<{parameters}, {tile.split}>::run(fetch, &map1, M, N, K, read, store);")
+    right = replace(right, columns=Dim.of(halves), mixed=mixed)
     return Shape(
-        tactic=f"{name}({tile.text})",
+        tactic=f"{name}({tile.text}{', two sums' if found.second else ''})",
         grid=(Dim.of(tile.blocks(rows.const, columns.const)), ONE, ONE),
         threads=tile.threads,
         shared_bytes=tile.shared_bytes,
@@ -100,13 +125,21 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh", "tma.cuh"),
         support=wgmma_text(tile.columns, elements),
-        matrices=(
-            window.image(tile.rows)
-            if isinstance(window, Window)
-            else _matrix(draft, found, found.left, tile.rows),
-            replace(_matrix(draft, found, found.right, tile.columns), mixed=mixed),
-        ),
+        matrices=(_mapped(lefts[0], tile.rows), right, *(_mapped(x, tile.rows) for x in lefts[1:])),
     )
+
+
+def _left(draft: Draft, part: Match, box: int) -> Window | Matrix:
+    """Where the rows of a sum come from."""
+    if _matrix_refusal(draft, part, part.left) is None:
+        return _matrix(draft, part, part.left, box)
+    window = _window(draft, part)
+    assert isinstance(window, Window)
+    return window
+
+
+def _mapped(left: Window | Matrix, box: int) -> Matrix | Image:
+    return left.image(box) if isinstance(left, Window) else left
 
 
 def cost_of(writer: Writer, found: Match) -> float:
@@ -125,23 +158,38 @@ def _window(draft: Draft, found: Match) -> Window | str:
     return find_window(draft, found.left, found.depth)
 
 
-def _write_fetch(writer: Writer, found: Match, window: Window | str) -> None:
+def _write_fetch(writer: Writer, found: Match, lefts: list[Window | Matrix]) -> None:
     """``fetch``: has the engine fetch 64 of the depth for the rows of a tile."""
     head = "auto fetch = [&](u16* to, int k, int m, u64* barrier)"
-    with writer.block(head, tail=";"), writer.positions():
-        if isinstance(window, Window):
-            for number, axes in (("m", found.left.axes), ("k", found.depth)):
-                writer.decode(number, [(axis.name, axis.extent) for axis in axes])
-            window.write(writer)
-        else:
-            writer.line("tw_fetch_box(to, &map0, k, m, barrier);")
+    with writer.block(head, tail=";"):
+        for number, (part, left) in enumerate(zip(found.parts, lefts, strict=True)):
+            last, halves = (
+                number + 1 == len(lefts),
+                found.elements.halves(_extent(part.depth).const),
+            )
+            with writer.block("" if last else f"if (k < {halves})"), writer.positions():
+                _fetch(writer, part, left, f"map{2 * number}")
+                if not last:
+                    writer.line("return;")
+            if not last:
+                writer.line(f"k -= {halves};")
+
+
+def _fetch(writer: Writer, part: Match, left: Window | Matrix, name: str) -> None:
+    if isinstance(left, Matrix):
+        writer.line(f"tw_fetch_box(to, &{name}, k, m, barrier);")
+        return
+    for number, axes in (("m", part.left.axes), ("k", part.depth)):
+        writer.decode(number, [(axis.name, axis.extent) for axis in axes])
+    left.write(writer, name)
 
 
 def _stride(draft: Draft, side: Operand, depth: tuple[Axis, ...]) -> Dim:
     """Elements from a row to the next one."""
     assert side.source is not None
     form = draft.nest.loads[id(side.source)]
-    return form.terms[side.axes[0].name] if side.axes else _extent(depth)
+    long = [axis for axis in side.axes if axis.extent != ONE]
+    return form.terms.get(long[-1].name, ZERO) if long else _extent(depth)
 
 
 def _extent(axes: tuple[Axis, ...]) -> Dim:
@@ -160,7 +208,7 @@ def _matrix(draft: Draft, found: Match, side: Operand, box: int) -> Matrix:
     return Matrix(
         buffer=names.index(side.source.buffer),
         offset=halves(form.offset),
-        rows=side.axes[0].extent if side.axes else ONE,
+        rows=_extent(side.axes),
         columns=halves(_extent(found.depth)),
         stride=halves(_stride(draft, side, found.depth)),
         box=box,

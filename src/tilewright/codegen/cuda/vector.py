@@ -5,13 +5,13 @@
 Input -> Output: a stage at a position of its other axes -> lines of ``width`` points of one axis.
 Requires: every store lies along the axis, aligned; nothing is guarded or read after it is stored.
 Reductions are combined for all points at once.
-Not here: which thread takes which points (pack, row, deep).
+Not here: which thread takes which points (pack, columns, row, deep).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tilewright.codegen.cuda import scalar
 from tilewright.codegen.cuda.plan import ONE
@@ -22,7 +22,7 @@ from tilewright.kernel.affine import ZERO, Affine
 from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, walk
 
 WIDTH = 8
-_UNROLLED = 5  # points of a reduction's axis whose reads are under way together
+_UNROLLED = 7  # points of a reduction's axis whose reads are under way together
 
 
 def refusal(writer: Writer, axis: Axis) -> str | None:
@@ -60,7 +60,7 @@ def write_points(writer: Writer, axis: str, base: str, given: Mapping[Expr, str]
         known = dict(given)
         for node in reductions(writer, values):
             if node not in known:
-                known[node] = _accumulate(writer, node, axis, base)
+                known[node] = accumulate(writer, node, axis, base)
         known.update(load_packs(writer, axis, values, known))
         outputs = []
         for store, _ in stores:
@@ -86,8 +86,18 @@ def reductions(writer: Writer, roots: list[Expr]) -> list[Reduce]:
     return list(dict.fromkeys(node for node in nodes if isinstance(node, Reduce)))
 
 
-def _accumulate(writer: Writer, node: Reduce, axis: str, base: str) -> str:
-    """A reduction for all points at once; the text of a point's result."""
+def accumulate(
+    writer: Writer,
+    node: Reduce,
+    axis: str,
+    base: str,
+    loop: AbstractContextManager[object] | None = None,
+) -> str:
+    """A reduction for all points at once; the text of a point's result.
+
+    Args:
+        loop: over the reduction's points; all of them, if none is given.
+    """
     kind = scalar.c_type(node.dtype)
     start = scalar.literal(identity_of(node.combiner, node.dtype), node.dtype)
     total = writer.name("acc")
@@ -95,7 +105,9 @@ def _accumulate(writer: Writer, node: Reduce, axis: str, base: str) -> str:
     writer.line("#pragma unroll")
     writer.line(f"for (int e = 0; e < {WIDTH}; ++e) {total}[e] = {start};")
     with ExitStack() as loops:
-        for inner in writer.nest.reduce_axes[id(node)]:
+        if loop is not None:
+            loops.enter_context(loop)
+        for inner in writer.nest.reduce_axes[id(node)] if loop is None else ():
             if inner.extent.is_const and inner.extent.const <= _UNROLLED:
                 writer.line("#pragma unroll")
             loops.enter_context(writer.loop(inner))

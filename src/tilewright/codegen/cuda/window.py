@@ -79,8 +79,8 @@ class Window:
             box=box,
         )
 
-    def write(self, writer: Writer) -> None:
-        """Fetches a step, the positions of all axes known."""
+    def write(self, writer: Writer, name: str) -> None:
+        """Fetches a step by the map of that name, the positions of all axes known."""
 
         def index(part: _Part | None) -> str:
             return "0" if part is None else f"{writer.position[part[0].name]} * {part[1]}"
@@ -89,7 +89,7 @@ class Window:
         parts = [writer.position[self.channels.name]]
         parts += [f"{index(side.place)} + {side.first}" for side in sides]
         parts += [index(self.images[0]), *(index(side.tap) for side in sides)]
-        writer.line(f"tw_fetch_window(to, &map0, {', '.join(parts)}, barrier);")
+        writer.line(f"tw_fetch_window(to, &{name}, {', '.join(parts)}, barrier);")
 
 
 def find_window(draft: Draft, side: Operand, depth: tuple[Axis, ...]) -> Window | str:

@@ -128,6 +128,27 @@ def convolution(
     return pure(buffer("out", *out, dtype=FLOAT16), (data, weights), body)
 
 
+def two_sums(
+    n: int, size: int, depth: int, channels: int, filters: int, *, stride: int = 1
+) -> Kernel:
+    """``relu(z @ w + strided x @ w' + c)`` of images, channels last, both weights side by side."""
+    wide = stride * size
+    z = buffer("z", n, size, size, depth, dtype=FLOAT16)
+    x = buffer("x", n, wide, wide, channels, dtype=FLOAT16)
+    w = buffer("w", filters, depth + channels, dtype=FLOAT16)
+    bias = buffer("c", filters)
+    k, q = Axis("k", Dim.of(depth)), Axis("q", Dim.of(channels))
+
+    def body(b: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
+        first = z[b, i, j, k.var].cast(FLOAT32) * w[o, k.var].cast(FLOAT32)
+        data = x[b, i * stride, j * stride, q.var].cast(FLOAT32)
+        second = data * w[o, q.var + depth].cast(FLOAT32)
+        total = reduce_axes("sum", (k,), first) + reduce_axes("sum", (q,), second)
+        return (total + bias[o]).max(0.0).cast(FLOAT16)
+
+    return pure(buffer("out", n, size, size, filters, dtype=FLOAT16), (z, x, w, bias), body)
+
+
 CONTRACTIONS: dict[str, Kernel] = {
     "product": product(40, 72, 96),
     "product, right stored by columns": product(40, 72, 96, b_flip=True),

@@ -96,6 +96,7 @@ static void tw_copy8_if(unsigned short* to, const void* from, bool wanted) {
   if ((uintptr_t)to % 16) __builtin_trap();
   memset(to, 0, 16);
 }
+template <class T> static T tw_read_early(const T* from) { return *from; }
 static float tw_exp2(float x) { return exp2f(x); }
 static float tw_product(float a, float b) { return a * b; }
 static float tw_reciprocal(float x) { return 1 / x; }

@@ -9,6 +9,7 @@ import pytest
 
 from property.kernels import generate as random_case
 from property.test_kernels import difference
+from tilewright.codegen.cuda import row
 from tilewright.codegen.cuda.generate import generate
 from tilewright.core.dtypes import FLOAT16, STRING
 from tilewright.core.errors import OutOfRange, UnsupportedOp
@@ -19,6 +20,7 @@ from unit.codegen.cpu.kernels import KERNELS, buffer, feeds_for, pure
 from unit.codegen.cpu.test_generate import SIZES, close, fixed
 from unit.codegen.cuda.contractions import product
 from unit.codegen.cuda.emulate import needs_compiler, run_emulated
+from unit.codegen.cuda.normalizations import normalized
 
 TALL = {"m": 1 << 15, "k": 64}
 
@@ -60,7 +62,7 @@ def test_code_of_known_sizes_of_0_agrees(name: str, size: str) -> None:
 def test_the_last_tactic_takes_what_others_would(name: str) -> None:
     kernel = fixed(KERNELS[name](), SIZES["vectors"])
     feeds = feeds_for(kernel, {})
-    made = generate(kernel, ["row"])
+    made = generate(kernel, ["row", "columns"])
     assert [stage.tactic for stage in made.stages] == ["point"]
     assert ("row", "disabled") in made.stages[0].refused
     close(run_emulated(kernel, feeds, made=made), interpret(kernel, feeds, {}))
@@ -91,7 +93,7 @@ def test_the_row_tactic_says_why_not(name: str, reason: str) -> None:
 def test_neighbouring_columns_are_left_to_a_thread_each() -> None:
     kernel = fixed(KERNELS["column_max"](), {"k": 64, "n": 8192})
     reason = "neighbouring rows are read together"
-    assert ("row", reason) in generate(kernel).stages[0].refused
+    assert ("row", reason) in generate(kernel, ["columns"]).stages[0].refused
     short = fixed(KERNELS["row_sum"](), {"m": 7, "k": 4})
     assert ("row", "rows of 4") in generate(short).stages[0].refused
 
@@ -108,9 +110,35 @@ def test_rough_gelu_is_right_to_the_bits_that_are_kept() -> None:
     found = run_emulated(kernel, {"x": x.astype(np.float32)}, {})["out"].astype(np.float64)
     exact = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x])
     error = np.abs(found[:4090] - exact[:4090])
-    assert (error <= 4e-7 + np.abs(exact[:4090]) * 2.0**-11 + 2.0**-25).all()
+    assert (error <= 7e-7 + np.abs(exact[:4090]) * 2.0**-11 + 2.0**-25).all()
     np.testing.assert_array_equal(found[4090:4092], [np.inf, np.nan])
     np.testing.assert_allclose(found[4092:], [3e4, 0, 0, 0], rtol=1e-3)
+
+
+@needs_compiler
+@pytest.mark.parametrize("resident", [8, 2112])
+def test_constants_of_all_rows_are_read_early(
+    resident: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By warps that take several rows each, where there are more rows than warps at once."""
+    monkeypatch.setattr(row, "_RESIDENT", resident)
+    monkeypatch.setattr(row, "_FEW_ROWS", 16)
+    kernel = normalized(37, 512)
+    made = generate(kernel, constants={"scale", "shift"})
+    text = made.text.split("stage_0")[1]
+    assert text.count("tw_read_early(") == 2
+    assert text.index("tw_read_early(") < text.index("tw_begin()")
+    assert made.stages[0].launch.grid[0].const == (2 if resident == 8 else 10)
+    feeds = feeds_for(kernel, {})
+    expected = interpret(kernel, feeds, {})["out"].astype(np.float64)
+    found = run_emulated(kernel, feeds, made=made)["out"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_values_of_kernels_are_not_read_early() -> None:
+    assert "tw_read_early(" not in generate(normalized(37, 512)).text.split("stage_0")[1]
+    wide = generate(normalized(8, 960), constants={"scale", "shift"})
+    assert "tw_read_early(" not in wide.text.split("stage_0")[1]
 
 
 def test_many_rows_that_read_the_same_are_left_to_a_thread_each() -> None:

@@ -24,7 +24,7 @@ def test_few_outputs_of_a_long_sum_are_computed_in_parts() -> None:
     ]
     made = generate(kernel)
     assert made.stages[0].tactic.startswith("tensor_core")
-    assert made.stages[1].tactic == "pack"
+    assert made.stages[1].tactic == "point"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from unit.codegen.cuda.contractions import (
     convolution,
     narrow_product,
     product,
+    two_sums,
 )
 from unit.codegen.cuda.emulate import COMPILER, needs_compiler
 
@@ -146,6 +147,25 @@ def test_the_copy_engine_slides_windows_over_images(
     image = found.image(64)
     assert (image.first, image.last, image.step) == (first, last, step)
     assert image.shape == tuple(dim.const for dim in kernel.inputs[0].shape)
+
+
+@pytest.mark.parametrize(("stride", "fetch"), [(1, "tw_fetch_box"), (2, "tw_fetch_window")])
+def test_two_sums_share_a_tile(stride: int, fetch: str) -> None:
+    kernel = two_sums(2, 14, 128, 192, 96, stride=stride)
+    made = generate(kernel, clusters=True)
+    assert "two sums" in made.stages[0].tactic
+    assert len(made.stages[0].launch.matrices) == 3
+    text = made.text.split("stage_0")[1]
+    assert "const int K = (int)320;" in text
+    assert "if (k < 128)" in text
+    assert f"{fetch}(to, &map2" in text
+    tiles = ranked_tiles(kernel, (), clusters=True)
+    assert tiles
+    assert all(isinstance(tile, TmaTile) for tile in tiles)
+    reasons = dict(generate(kernel).stages[0].refused)
+    assert reasons["tensor_core"] == "two sums: a GPU without the copy engine"
+    odd = generate(two_sums(2, 14, 96, 192, 96), clusters=True).stages[0]
+    assert dict(odd.refused)["tensor_core"].endswith("a depth that is no whole number of steps")
 
 
 def test_images_whose_windows_stay_inside_lie_one_below_the_other() -> None:
