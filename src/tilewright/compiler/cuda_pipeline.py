@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from tilewright.codegen.cuda.deep import is_deep
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
+from tilewright.codegen.cuda.split_columns import split_columns
 from tilewright.codegen.cuda.split_depth import split_depth
 from tilewright.codegen.cuda.target import CudaTarget, cuda_target
 from tilewright.compiler.build_program import DraftProgram
@@ -22,7 +23,9 @@ from tilewright.compiler.cuda_kernels import CudaStore
 from tilewright.compiler.depth_last import depth_last_program
 from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
+from tilewright.compiler.join_sums import join_sums_program
 from tilewright.compiler.keep_float8 import keep_float8_program
+from tilewright.compiler.lanes_last import lanes_last_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
@@ -57,9 +60,13 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
         fold_columns_program(draft, builder.constants, build.log)
         pad_channels_program(draft, builder.constants, build.log)
         depth_last_program(draft, builder.constants, build.log)
+        disabled = build.options.disable
+        lanes_last_program(draft, builder.constants, build.log, disabled, target.clusters)
     if narrow is not None and "attention" not in build.options.disable:
         with build.stage("attention"):
             join_attention_program(draft, builder.constants, build.log)
+    if target.clusters and not {"tensor_core", "tma"} & set(build.options.disable):
+        join_sums_program(draft, builder.constants, build.log)
     store_quantized_program(draft, builder.constants, build.log)
     if "split_depth" not in build.options.disable:
         _split_sums(draft, build.log, target.clusters)
@@ -110,7 +117,8 @@ def _timings(build: Build, target: CudaTarget, version: str) -> Mapping[Stage, l
 
 
 def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None:
-    """Splits long sums of few outputs in every segment, those of sub-programs too.
+    """Splits long sums of few outputs, and reductions of few columns, in every segment, those of
+    sub-programs too.
 
     Where blocks have clusters, the kernels that can use them split their sums by themselves.
     """
@@ -125,6 +133,10 @@ def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None
 
 def _in_parts(kernel: Kernel, log: DecisionLog) -> Kernel:
     made, parts = split_depth(kernel)
+    what = "sum"
+    if parts == 1:
+        made, parts = split_columns(kernel)
+        what = "reduction"
     if parts > 1:
-        log.add("split_depth", "+".join(kernel.sources), f"the sum in {parts} parts")
+        log.add("split_depth", "+".join(kernel.sources), f"the {what} in {parts} parts")
     return made

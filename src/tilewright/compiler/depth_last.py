@@ -6,24 +6,22 @@ Why: both operands then reach tensor cores in the same way, in chunks along the 
 Requires: weights of narrow types (only then do contractions copy chunks of neighbours to tensor
 cores); others stay.
 Guarantees: what is computed does not change; weights that are read elsewhere keep their layout.
-Not here: weights of convolutions and what they are applied to (channels_last).
+Not here: weights of convolutions and what they are applied to (channels_last), of sums that no
+tensor core takes (lanes_last).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tilewright.codegen.cuda.elements import is_narrow
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
+from tilewright.compiler.move_weights import move_last
 from tilewright.core.record import DecisionLog
-from tilewright.kernel.ir import AxisVar, Buffer, Expr, Kernel, Load, Reduce, load, walk
-from tilewright.kernel.ir import transform as rewrite
-from tilewright.lower.context import View
+from tilewright.kernel.ir import AxisVar, Kernel, Load, Reduce, walk
 
 Array = npt.NDArray[Any]
 _SUFFIX = "$depth_last"
@@ -39,18 +37,9 @@ def depth_last_program(
 
 def _segment(step: DraftSegment, constants: dict[str, Array], log: DecisionLog) -> None:
     kernels = [item for item in step.items if isinstance(item, Kernel)]
-    viewed = {item.source.name for item in step.items if isinstance(item, View)}
-    places = {
-        name: place
-        for name, place in _places(kernels, constants).items()
-        if place is not None and name not in viewed and place != constants[name].ndim - 1
-    }
-    for name, place in places.items():
-        moved = np.ascontiguousarray(np.moveaxis(constants[name], place, -1))
-        constants[name + _SUFFIX] = moved
-    step.items = [_kernel(i, places) if isinstance(i, Kernel) else i for i in step.items]
-    if places:
-        text = f"{len(places)} weights have the depth of their sums last"
+    count = move_last(step, _places(kernels, constants), constants, _SUFFIX)
+    if count:
+        text = f"{count} weights have the depth of their sums last"
         log.add("layout", f"segment of {len(kernels)} kernels", text)
 
 
@@ -87,29 +76,3 @@ def _depth(part: Load, node: Reduce) -> int | None:
     last = node.axes[-1].name
     uses = [place for place, index in enumerate(part.index) if last in index.free_axes]
     return uses[0] if len(uses) == 1 and isinstance(part.index[uses[0]], AxisVar) else None
-
-
-def _kernel(kernel: Kernel, places: Mapping[str, int]) -> Kernel:
-    """The kernel, of the weights in their new layout."""
-
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in places:
-            return load(node.buffer + _SUFFIX, node.dtype, _moved(node.index, places[node.buffer]))
-        return None
-
-    def buffer(own: Buffer) -> Buffer:
-        if own.name not in places:
-            return own
-        return Buffer(own.name + _SUFFIX, own.dtype, _moved(own.shape, places[own.name]))
-
-    if not any(own.name in places for own in kernel.inputs):
-        return kernel
-    stages = tuple(
-        replace(s, stores=tuple(x.mapped(lambda root: rewrite(root, rule)) for x in s.stores))
-        for s in kernel.stages
-    )
-    return replace(kernel, inputs=tuple(map(buffer, kernel.inputs)), stages=stages)
-
-
-def _moved(parts: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return (*parts[:place], *parts[place + 1 :], parts[place])

@@ -98,7 +98,7 @@ class _Joined:
 
 def _segment(step: DraftSegment, constants: Mapping[str, Array], log: DecisionLog) -> None:
     kernels = [item for item in step.items if isinstance(item, Kernel)]
-    makers = _makers(step, kernels)
+    makers = makers_of(step, kernels)
     gone: set[str] = set()
     made: dict[str, Kernel] = {}
     for kernel in kernels:
@@ -119,7 +119,7 @@ def _segment(step: DraftSegment, constants: Mapping[str, Array], log: DecisionLo
     ]
 
 
-def _makers(step: DraftSegment, kernels: list[Kernel]) -> dict[str, Kernel]:
+def makers_of(step: DraftSegment, kernels: list[Kernel]) -> dict[str, Kernel]:
     """Pure kernels whose one output only one kernel reads."""
     users: Counter[str] = Counter()
     for item in step.items:

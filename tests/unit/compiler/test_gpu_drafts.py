@@ -14,6 +14,8 @@ from tilewright.compiler.channels_last import channels_last_program
 from tilewright.compiler.depth_last import depth_last_program
 from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
+from tilewright.compiler.join_sums import join_sums_program
+from tilewright.compiler.lanes_last import lanes_last_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build
@@ -66,6 +68,87 @@ def test_weights_that_are_read_elsewhere_stay() -> None:
     builder, draft, build = _narrow(model)
     depth_last_program(draft, builder.constants, build.log)
     assert not any("depth_last" in b.name for k in kernels_of(draft) for b in k.inputs)
+
+
+def _depthwise(channels: int, size: int) -> onnx.ModelProto:
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
+        node("Conv", ["c", "v"], ["d"], name="depthwise", group=channels, pads=[1, 1, 1, 1]),
+        node("Conv", ["d", "u"], ["y"], name="last"),
+    ]
+    weights = {
+        "w": normal(channels, 16, 3, 3),
+        "v": normal(channels, 1, 3, 3),
+        "u": normal(16, channels, 1, 1),
+    }
+    inputs = [tensor_info("x", (1, 16, size, size))]
+    return model_of(nodes, inputs=inputs, outputs=["y"], weights=weights)
+
+
+def _residual(stride: int) -> onnx.ModelProto:
+    nodes = [
+        node("Conv", ["x", "v", "c"], ["d"], name="shortcut", strides=[stride, stride]),
+        node("Conv", ["x", "u"], ["t"], name="first", strides=[stride, stride]),
+        node("Relu", ["t"], ["s"], name="relu"),
+        node("Conv", ["s", "w", "b"], ["m"], name="second"),
+        node("Add", ["m", "d"], ["a"], name="add"),
+        node("Relu", ["a"], ["r"], name="after"),
+        node("Conv", ["r", "z"], ["y"], name="last"),
+    ]
+    weights = {
+        "z": normal(8, 48, 1, 1),
+        "u": normal(64, 128, 1, 1),
+        "v": normal(48, 128, 1, 1),
+        "w": normal(48, 64, 1, 1),
+        "b": normal(48),
+        "c": normal(48),
+    }
+    inputs = [tensor_info("x", (2, 128, 8, 8))]
+    return model_of(nodes, inputs=inputs, outputs=["y"], weights=weights)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_sum_that_is_added_to_another_becomes_a_part_of_it(stride: int) -> None:
+    builder, draft, build = _narrow(_residual(stride))
+    depth_last_program(draft, builder.constants, build.log)
+    feeds = {"x": normal(2, 128, 8, 8, seed=3)}
+    before = values_of(draft, builder.constants, feeds)["y"]
+    count = len(kernels_of(draft))
+    join_sums_program(draft, builder.constants, build.log)
+    assert len(kernels_of(draft)) == count - 1
+    after = values_of(draft, builder.constants, feeds)["y"]
+    np.testing.assert_allclose(after, before, rtol=4e-3, atol=4e-3 * np.abs(before).max())
+    assert any(d.stage == "sums" and "one sum" in d.chosen for d in build.log.entries)
+
+
+def test_a_sum_that_others_read_stays() -> None:
+    model = _residual(1)
+    model.graph.output.append(tensor_info("d", (2, 48, 8, 8)))
+    builder, draft, build = _narrow(model)
+    depth_last_program(draft, builder.constants, build.log)
+    count = len(kernels_of(draft))
+    join_sums_program(draft, builder.constants, build.log)
+    assert len(kernels_of(draft)) == count
+
+
+def test_weights_of_depthwise_windows_lie_along_their_channels() -> None:
+    builder, draft, build = _narrow(_depthwise(24, 40))
+    feeds = {"x": normal(1, 16, 40, 40, seed=3)}
+    depth_last_program(draft, builder.constants, build.log)
+    before = values_of(draft, builder.constants, feeds)["y"]
+    lanes_last_program(draft, builder.constants, build.log)
+    moved = [b for k in kernels_of(draft) for b in k.inputs if b.name.endswith("$lanes_last")]
+    assert [[d.const for d in b.shape][-1] for b in moved] == [24]
+    np.testing.assert_array_equal(values_of(draft, builder.constants, feeds)["y"], before)
+    (kernel,) = (k for k in kernels_of(draft) if moved[0] in k.inputs)
+    assert generate(kernel).stages[0].tactic == "pack"
+
+
+def test_weights_of_products_do_not_lie_along_outputs() -> None:
+    builder, draft, build = _narrow(_product("v"))
+    depth_last_program(draft, builder.constants, build.log)
+    lanes_last_program(draft, builder.constants, build.log)
+    assert not any("lanes_last" in b.name for k in kernels_of(draft) for b in k.inputs)
 
 
 def test_few_channels_of_an_image_are_padded() -> None:
