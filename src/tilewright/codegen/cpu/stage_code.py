@@ -99,8 +99,11 @@ class StageWriter:
         counts = [self._count(name, count) for name, count in self.digits()]
         self.eval.hoist(self.early, [()])
         lo, hi = self.b.params["lo"], self.b.params["hi"]
+        places = self._first_places(lo, counts) if self._counts_up(counts) else []
         with self.b.loop(lo, hi) as iteration, self.eval.scope():
-            picked = self._decode(iteration, counts)
+            picked = (
+                self._next_places(places, counts) if places else self._decode(iteration, counts)
+            )
             starts: dict[str, Value] = {}
             for (name, _), digit in zip(self.digits(), picked, strict=True):
                 if name == self.schedule.vector or name in self.rows:
@@ -132,6 +135,36 @@ class StageWriter:
                 digits.append(self.b.urem(left, count))
                 left = self.b.udiv(left, count)
         return digits[::-1]
+
+    def _counts_up(self, counts: Sequence[Value]) -> bool:
+        """Whether digits are counted up, which keeps them, and no quotients, beside the sums.
+
+        Counts that are not known are slow divisors. Where an iteration has no sums, it is so short
+        that one would wait for the digits of another.
+        """
+        unknown = any(count.const is None for count in counts[1:])
+        return unknown and bool(self.nest.reduce_axes)
+
+    def _first_places(self, first: Value, counts: Sequence[Value]) -> list[Value]:
+        """Where the digits of the next iteration are kept; there may be none, and counts of 0."""
+        places = [self.b.alloca(I64, align=8) for _ in counts]
+        divisors = [self.b.intrinsic("smax", I64, [count, index(1)]) for count in counts]
+        for place, digit in zip(places, self._decode(first, divisors), strict=True):
+            self.b.store(digit, place)
+        return places
+
+    def _next_places(self, places: Sequence[Value], counts: Sequence[Value]) -> list[Value]:
+        """The digits of an iteration; those of the one after it are kept in their place."""
+        digits = [self.b.load(I64, place) for place in places]
+        carry = index(1)
+        for number in range(len(counts) - 1, -1, -1):
+            following = self.b.add(digits[number], carry)
+            if number:
+                is_full = self.b.icmp("eq", following, counts[number])
+                carry = self.b.zext(is_full, I64)
+                following = self.b.select(is_full, index(0), following)
+            self.b.store(following, places[number])
+        return digits
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -182,15 +215,20 @@ class StageWriter:
     ) -> None:
         """Rows ``begin .. limit`` of an axis of unknown extent, fewer than a block.
 
-        One row alone waits for each of its sums; a few keep the multipliers busy. Each size is a
-        copy of the code, so two axes of unknown extent have only single rows.
+        One row alone waits for each of its sums; a few keep the multipliers busy. The last few
+        begin early enough to be as many, where a row may be computed twice. Each size is a copy of
+        the code, so two axes of unknown extent have only single rows.
         """
         unknown = [axis for axis in self.rows if not self.axes[axis].extent.is_const]
         if self.schedule.unroll[name] > _FEW_ROWS and unknown == [name]:
             left = self.b.sub(limit, begin)
             few = self.b.mul(self.b.sdiv(left, index(_FEW_ROWS)), index(_FEW_ROWS))
+            last = self.b.sub(limit, index(_FEW_ROWS))
             middle = self.b.add(begin, few)
+            if not any(self.eval.reads_stored(root) for root in self.roots):
+                middle = self.b.select(self.b.icmp("sgt", few, index(0)), limit, begin)
             with self.b.loop(begin, middle, _FEW_ROWS) as row:
+                row = self.b.intrinsic("smin", I64, [row, last])
                 self._row_blocks(starts, {**begins, name: row}, {**counts, name: _FEW_ROWS})
             begin = middle
         with self.b.loop(begin, limit) as row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ from tilewright.kernel.nest import Nest, prepare
 from tilewright.kernel.schedule import Schedule
 from tilewright.kernel.verify import verify
 from tilewright.runtime.cpu.host import missing_features
+from tilewright.runtime.cpu.loader import load_object
 from unit.codegen.cpu.kernels import KERNELS, Array, buffer, feeds_for, pure
 from unit.codegen.cpu.native import call_stages, run_native
 
@@ -210,6 +212,38 @@ def test_a_schedule_never_changes_what_is_computed(data: st.DataObject) -> None:
     feeds = feeds_for(kernel, sizes)
     found = run_native(kernel, feeds, sizes, schedules=chosen, parts=data.draw(st.integers(1, 3)))
     close(found, interpret(kernel, feeds, sizes))
+
+
+def test_every_number_of_rows_of_an_unknown_extent_is_computed() -> None:
+    """Also those whose last few rows begin among the ones before."""
+    kernel = KERNELS["matmul"]()
+    rows = Schedule(tactic="any", lanes=8, vector="i1", unroll={"i1": 1, "i0": 9}, reduce_lanes=16)
+    made = generate(kernel, host_target(), [rows])
+    code = compile_module(made.text, host_target())
+    for m in range(1, 21):
+        sizes = {"m": m, "n": 11, "k": 3}
+        feeds = feeds_for(kernel, sizes)
+        found = call_stages(kernel, made, code, feeds, sizes, parts=2)
+        close(found, interpret(kernel, feeds, sizes))
+
+
+def test_no_iterations_of_unknown_extents_divide_by_no_extent() -> None:
+    kernel = KERNELS["convolution"]()
+    made = generate(kernel, host_target())
+    loaded = load_object(compile_module(made.text, host_target()), (made.calls[0].symbol,))
+    stage = loaded.function(
+        made.calls[0].symbol, None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+    )
+    table = np.zeros(64, dtype=np.int64)
+    stage(table.ctypes.data, 0, 0)
+    assert not table.any()
+
+
+def test_sums_over_unknown_extents_divide_before_their_loops_only() -> None:
+    text = generate(KERNELS["convolution"](), host_target()).text
+    ahead, loop = text.split("\nloop", 1)
+    assert "urem" in ahead
+    assert "urem" not in loop
 
 
 # --- what is reported -----------------------------------------------------------------------------
