@@ -38,7 +38,10 @@ def open_executor(
     )
     if lacking:
         return None, f"this processor lacks {lacking}"
-    return Executor(parts.constants, NativeCode(parts.objects, parts.exports, threads)), ""
+    native = NativeCode(parts.objects, parts.exports, threads)
+    ranges = parts.info.get("ranges", {}).items()
+    largest = {name: high for name, (_, high) in ranges if high is not None}
+    return Executor(parts.constants, native, largest), ""
 
 
 def _on_gpu(parts: EngineParts, device: int) -> tuple[Executor | None, str]:

@@ -77,15 +77,22 @@ class Executor:
     Args:
         constants: arrays by name (weights, folded values).
         native: loaded kernels and the thread pool.
+        largest: sizes that dims are declared not to exceed.
     """
 
-    def __init__(self, constants: Mapping[str, Array], native: Any) -> None:
+    def __init__(
+        self,
+        constants: Mapping[str, Array],
+        native: Any,
+        largest: Mapping[str, int] | None = None,
+    ) -> None:
         # Plans keep the addresses of constants, so they are row-major from the start.
         self.constants = {
             name: array if array.flags.c_contiguous else array.copy(order="C")
             for name, array in constants.items()
         }
         self.native = native
+        self._largest = largest or {}
         self._watch: Watch | None = None
         self._plans: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         # Of each step that has run; the step is kept, so that its id stays its own.
@@ -102,7 +109,7 @@ class Executor:
 
         It is of the same class: Python runs methods slower once objects of two classes use them.
         """
-        other = Executor(self.constants, self.native)
+        other = Executor(self.constants, self.native, self._largest)
         other._watch = watch
         other._plans, other._symbols, other._lock = self._plans, self._symbols, self._lock
         other._sizes, other._arenas = self._sizes, self._arenas
@@ -184,6 +191,9 @@ class Executor:
         if layout is None:
             layout = SegmentLayout(segment, self.native.address, self.constants)
             self._layouts[id(segment)] = layout
+            names = layout.dims.names
+            if names and set(names) <= self._largest.keys():
+                self._arenas.prepare(layout.arena_bytes(self._largest))
         return SegmentPlan(layout, dict(sizes), self._arenas)
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> Any:

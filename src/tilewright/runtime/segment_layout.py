@@ -151,6 +151,11 @@ class SegmentLayout:
         """The layout for sizes with which these checks fail."""
         return SegmentLayout(self.segment, self._address, self._constants, failing)
 
+    def arena_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Size of the arena of a run of these sizes."""
+        values = self.dims.evaluate(sizes)
+        return self.timeline.place([max(0, values[slot]) for slot in self.num_bytes])[1]
+
     def _slots(self, dims: Sequence[Dim]) -> list[int]:
         return [self.dims.slot(dim) for dim in dims]
 

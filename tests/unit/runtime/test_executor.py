@@ -186,6 +186,30 @@ def _relu() -> tw.Engine:
     return compiled(model)
 
 
+@pytest.mark.parametrize(("high", "is_there"), [(1024, True), (None, False)])
+def test_the_arena_of_the_largest_declared_sizes_is_there_after_the_first_run(
+    high: int | None, is_there: bool
+) -> None:
+    model = model_of(
+        [
+            node("MatMul", ["x", "w"], ["h"], name="first"),
+            node("Softmax", ["h"], ["s"], name="softmax"),
+            node("MatMul", ["s", "w"], ["y"], name="second"),
+        ],
+        inputs=[tensor_info("x", ("n", 1024))],
+        weights={"w": normal(1024, 1024)},
+        opset=21,
+    )
+    engine = compiled(model, dims={"n": (1, high)})
+    needed = engine.arena_bytes({"n": 1024})
+    assert needed is not None
+    assert needed > 2 << 20
+    engine.run(x=normal(1, 1024))
+    executor = engine._executor
+    assert executor is not None
+    assert (executor._arenas.take(64, 0).num_bytes >= needed) is is_there
+
+
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_empty_inputs_run(size: int) -> None:
     x = normal(size, 3)

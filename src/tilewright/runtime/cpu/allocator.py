@@ -108,6 +108,11 @@ class Pages:
             raise _too_much(num_bytes, self._purpose, "the system refuses it") from error
         self._look(before)
 
+    def touch(self) -> None:
+        """Has all pages, at once or by the other processor that clears them already."""
+        if self._clearing is None:
+            _clear(self._memory, 0)
+
     def _look(self, before: int) -> None:
         self.num_bytes = len(self._memory)
         self.address = address_of(self._memory)

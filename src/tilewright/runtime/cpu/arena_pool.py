@@ -9,15 +9,18 @@ Not here: what lies where in an arena (runtime.arena), the memory itself (alloca
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import numpy.typing as npt
 
+from tilewright.core.errors import OutOfMemory
 from tilewright.core.forks import renew_in_child
 from tilewright.runtime.cpu.allocator import LARGE_PAGE, Pages, allocate_at
 
+_MOST_PREPARED = 128 << 20
 _PURPOSE = "the memory plan of a run"
 
 
@@ -60,6 +63,17 @@ class ArenaPool:
             largest = max(self._idle, key=lambda block: block.num_bytes, default=None)
             self._idle.clear()
         return _block(num_bytes, None if largest is None else largest.memory)
+
+    def prepare(self, num_bytes: int) -> None:
+        """Has touched pages for later runs, at most 128 MiB; none where the system gives none."""
+        num_bytes = min(num_bytes, _MOST_PREPARED)
+        if num_bytes < LARGE_PAGE:
+            return
+        with suppress(OutOfMemory):
+            block = self.take(num_bytes, 0)
+            if isinstance(block.memory, Pages):
+                block.memory.touch()
+            self.give(block)
 
     def give(self, block: Block) -> None:
         """Makes a block available to other runs."""

@@ -154,3 +154,28 @@ def test_cleared_pages_keep_what_they_hold_and_are_not_touched_again() -> None:
     assert ctypes.string_at(pages.address + LARGE_PAGE, 2) == b"\10\10"
     if tuple(map(int, platform.release().split(".")[:2])) >= (5, 14):
         assert after - before < 3  # of Python's own
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="counts page faults")
+@pytest.mark.parametrize("processors", [1, 2])
+def test_pages_that_were_prepared_are_not_touched_for_the_first_time(
+    monkeypatch: pytest.MonkeyPatch, processors: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
+    pool, size = ArenaPool(), 16 << 20
+    pool.prepare(size)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(10)
+    block = pool.take(size // 2, 0)
+    assert block.num_bytes >= size
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    ctypes.memset(block.address, 7, size)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before <= 2
+
+
+def test_no_more_is_prepared_than_a_limit() -> None:
+    pool = ArenaPool()
+    pool.prepare(100)  # nothing that is worth it
+    pool.prepare(1 << 60)
+    assert pool.take(64, 0).num_bytes == 128 << 20
