@@ -1,9 +1,10 @@
 """Fills the tables of measured results in the pages: ``python scripts/update_docs.py [--check]``.
 
 Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote,
-``bench/results/cpu_peak_haswell.json`` (``bench/cpu_peak.py``) and ``docs/conformance.json``.
-Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:``, ``cpu-peak:`` and
-``conformance:``, ``begin`` and ``end``; with
+``bench/results/cpu_peak_haswell.json`` (``bench/cpu_peak.py``),
+``bench/results/dynamic_cpu.json`` (``bench/dynamic_cpu.py``) and ``docs/conformance.json``.
+Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:``, ``cpu-peak:``,
+``dynamic:`` and ``conformance:``, ``begin`` and ``end``; with
 ``--check`` nothing is written, and the exit code is 1 where a page says anything else.
 """
 
@@ -19,6 +20,7 @@ BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 CASES_BEGIN, CASES_END = "<!-- conformance:begin -->\n", "<!-- conformance:end -->"
 PEAK_BEGIN, PEAK_END = "<!-- cpu-peak:begin -->\n", "<!-- cpu-peak:end -->"
 FEW = 0.01  # of a model's time: too little for a percentage of its own
+SIZES_BEGIN, SIZES_END = "<!-- dynamic:begin -->\n", "<!-- dynamic:end -->"
 CASE_COLUMNS = ("cases", "passed", "compiled", "closer", "random", "refused", "wrong")
 OURS, BEST = "tilewright", "best"
 ERRED = ("openvino",)  # whose distance from the first contender is shown beside ours
@@ -30,6 +32,7 @@ TABLES = {
     "docs/precision.md": ("bf16", "int8"),
     "docs/lowering.md": (),
     "docs/benchmarks.md": (),
+    "docs/runtime.md": (),
 }
 
 
@@ -126,6 +129,26 @@ def peak_table(document: Mapping[str, Any]) -> str:
     return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", note]) + "\n"
 
 
+def size_table(found: Mapping[str, Any] | None) -> str:
+    """Returns what first runs at new sizes take beyond the steady time as a Markdown table."""
+    if found is None:
+        return "No measured results yet.\n"
+    rows = found["rows"]
+    head = ("threads", "largest so far", *rows[0]["sizes"], "of the static engine's time")
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        cells = (
+            f"{one['first_wall_ms']:.1f} / {one['first_cpu_ms']:.1f} ({one['steady_ms']:.0f})"
+            for one in row["sizes"].values()
+        )
+        ratio = f"{row['ratio_median']:.3f} ({row['ratio_min']:.3f})"
+        lines.append(f"| {' | '.join((str(row['threads']), row['other'], *cells, ratio))} |")
+    declared = "declared" if found["dims"] else "not declared"
+    what = f"{found['model']}, the middle of {found['processes']} processes, ranges {declared}"
+    lines += ["", f"On {found['device']}: {what}; Tilewright {found['tilewright']}."]
+    return "\n".join(lines) + "\n"
+
+
 def filled(text: str, content: str, begin: str = BEGIN, end: str = END) -> str:
     """Returns a page with the content between its markers.
 
@@ -160,6 +183,10 @@ def pages() -> dict[Path, str]:
             peaks = ROOT / "bench" / "results" / "cpu_peak_haswell.json"
             document = json.loads(peaks.read_text(encoding="utf-8"))
             text = filled(text, peak_table(document), PEAK_BEGIN, PEAK_END)
+        if SIZES_BEGIN in text:
+            file = ROOT / "bench" / "results" / "dynamic_cpu.json"
+            sizes = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+            text = filled(text, size_table(sizes), SIZES_BEGIN, SIZES_END)
         wanted[ROOT / name] = text
     return wanted
 

@@ -94,6 +94,8 @@ def test_check_refuses_a_page_that_is_out_of_date(
     (tmp_path / "bench" / "results").mkdir(parents=True)
     measured = tmp_path / "bench" / "results" / "cpu_peak_haswell.json"
     measured.write_text('{"device": "A CPU", "peak_gflops": 1.0, "models": []}')
+    sizes = f"{update_docs.SIZES_BEGIN}made up\n{update_docs.SIZES_END}\n"
+    (tmp_path / "docs" / "runtime.md").write_text(sizes)
     page = tmp_path / "README.md"
     monkeypatch.setattr(update_docs, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
@@ -114,3 +116,20 @@ def test_peaks_are_shown_by_time_and_not_for_what_takes_none() -> None:
     rows = update_docs.peak_table(document).splitlines()
     assert rows[2] == "| m | 91 | 93 | 51 |  |  |  |"
     assert rows[-1] == "On A CPU, of 116.8 GFLOP/s."
+
+
+def test_first_runs_at_new_sizes_stand_beside_the_steady_time() -> None:
+    size = {"first_wall_ms": 1.24, "first_cpu_ms": 0.96, "steady_ms": 87.6}
+    row = {"threads": 1, "other": "small", "sizes": {"640x640": size}}
+    found = {
+        "model": "m",
+        "device": "A CPU",
+        "tilewright": "0.1.0",
+        "processes": 7,
+        "dims": {},
+        "rows": [{**row, "ratio_min": 1.031, "ratio_median": 1.04}],
+    }
+    lines = update_docs.size_table(found).splitlines()
+    assert lines[2] == "| 1 | small | 1.2 / 1.0 (88) | 1.040 (1.031) |"
+    assert "ranges not declared" in lines[-1]
+    assert "No measured" in update_docs.size_table(None)
