@@ -86,6 +86,13 @@ class Evaluator(Positions):
 
     # --- expressions -----------------------------------------------------------------------------
 
+    def recall(self, key: tuple[object, ...]) -> Value | None:
+        """What is known under a key; a sum that waits for its last steps takes them."""
+        found = super().recall(key)
+        if found is None and self.reducer.last_steps.complete(key):
+            return super().recall(key)
+        return found
+
     def value(self, expr: Expr, variant: Variant) -> Value:
         """The expression's value for one variant: a scalar, or a vector if lanes may differ."""
         if isinstance(expr, Const):

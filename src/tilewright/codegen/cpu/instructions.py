@@ -399,6 +399,10 @@ class Instructions:
         how = "store volatile" if volatile else "store"
         self.emit(f"{how} {value.typed}, ptr {pointer.ref}, align {align}")
 
+    def keep_order(self) -> None:
+        """No access to memory is moved from one side of this place to the other."""
+        self.emit('call void asm sideeffect "", "~{memory}"()')
+
     def stream(self, value: Value, pointer: Value) -> None:
         """Stores past the caches; the pointer is aligned to the whole vector."""
         self.emit(

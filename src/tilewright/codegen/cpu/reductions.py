@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.additions import Begun, begun_sums
@@ -21,6 +22,7 @@ from tilewright.codegen.cpu.dots import Dot, accumulate, dot_of
 from tilewright.codegen.cpu.emit import Value, index
 from tilewright.codegen.cpu.frame import Variant
 from tilewright.codegen.cpu.half_vectors import Halves, half_empty
+from tilewright.codegen.cpu.last_steps import LastSteps
 from tilewright.codegen.cpu.long_sums import BLOCK, Totals, cut_of
 from tilewright.codegen.cpu.scalar import emit_op
 from tilewright.codegen.cpu.taps import Sums, Taps
@@ -42,6 +44,7 @@ class Reducer:
     def __init__(self, evaluator: Evaluator) -> None:
         self.ev = evaluator
         self.along = Along(self)
+        self.last_steps = LastSteps(self)
         self.beginnings = begun_sums(evaluator.nest)
 
     def begun(self, whole: Expr, variant: Variant) -> Value | None:
@@ -78,6 +81,8 @@ class Reducer:
             return
         lanes = self.ev.frame.lanes if vector else 1
         kind = register_type(expr.dtype, lanes)
+        whole = expr if begun is None else begun.whole
+        keys = [self.key(whole, one) for one in variants]
         start = emit_constant(identity_of(expr.combiner, expr.dtype), expr.dtype, kind.lanes)
         cells = [self.ev.b.alloca(kind) for _ in variants]
         for one, cell in zip(variants, cells, strict=True):
@@ -86,12 +91,27 @@ class Reducer:
             self.ev.b.store(start, cell)
         self.ev.hoist([expr.body], variants)
 
-        def innermost() -> None:
-            self._point(expr, variants, cells, lanes)
-
         if dot is not None:
             self._dots(expr, dot, axes[:-1], variants, cells)
-        elif _is_long_sum(expr, axes) and len(variants) <= 2:
+        elif not self._in_parts(expr, axes, variants, cells, lanes):
+            if vector and self.last_steps.serves(expr, axes, variants):
+                self.last_steps.reduce(expr, axes, variants, cells, keys)
+                return
+            step = partial(self._point, expr, variants, cells, lanes)
+            self.loops(axes, step, expr.body, variants)
+        for key, cell in zip(keys, cells, strict=True):
+            self.ev.remember(key, self.ev.b.load(kind, cell))
+
+    def _in_parts(
+        self,
+        expr: Reduce,
+        axes: tuple[Axis, ...],
+        variants: Sequence[Variant],
+        cells: Sequence[Value],
+        lanes: int,
+    ) -> bool:
+        """Adds up what is not taken step by step; False of all else."""
+        if _is_long_sum(expr, axes) and len(variants) <= 2:
             inner = axes[-1]
             self.loops(
                 axes[:-1],
@@ -112,13 +132,12 @@ class Reducer:
         elif half := half_empty(self.ev.frame, expr, axes, variants):
             halves = Halves(self, expr, variants, cells, half)
             halves.begin()
-            self.loops(axes, innermost, expr.body, variants, steps=halves.steps)
+            step = partial(self._point, expr, variants, cells, lanes)
+            self.loops(axes, step, expr.body, variants, steps=halves.steps)
             halves.end()
         else:
-            self.loops(axes, innermost, expr.body, variants)
-        for one, cell in zip(variants, cells, strict=True):
-            whole = expr if begun is None else begun.whole
-            self.ev.remember(self.key(whole, one), self.ev.b.load(kind, cell))
+            return False
+        return True
 
     def _point(
         self, expr: Reduce, variants: Sequence[Variant], cells: Sequence[Value], lanes: int
@@ -239,7 +258,7 @@ class Reducer:
                 steps(axis)
                 return
             bounds = index(0), self.ev.dim(axis.extent)
-            self._steps(axis, bounds, axis.extent.const, body, depth)
+            self.steps(axis, bounds, axis.extent.const, body, depth)
             return
         with self.ev.b.loop(0, self.ev.dim(axis.extent)) as counter, self.ev.scope():
             self.ev.frame.position[axis.name] = counter
@@ -250,7 +269,7 @@ class Reducer:
             self.loops(rest, body, expr, variants, depth, steps)
             del self.ev.frame.position[axis.name]
 
-    def _steps(
+    def steps(
         self,
         axis: Axis,
         bounds: tuple[Value, Value],
@@ -304,7 +323,7 @@ class Reducer:
                 else:
                     # Blocks, and what is left behind the last whole one, are multiples of this.
                     count = math.gcd(axis.extent.const, size)
-                    self._steps(axis, (first, last), count, innermost)
+                    self.steps(axis, (first, last), count, innermost)
                 totals.take()
 
         self.loops(axes[:place], blocks, expr.body, variants)
