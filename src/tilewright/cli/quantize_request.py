@@ -15,7 +15,16 @@ from tilewright.cli.options import Dims, Json, Model, Quiet, Threads, parse_list
 Text = str | None
 _PIXELS = ("mean", "std", "size", "colour", "layout")
 _AS_THEY_ARE = (
-    *("calibration", "percentile", "activations", "remedies", "require", "limit", "threads"),
+    *(
+        "format",
+        "calibration",
+        "percentile",
+        "activations",
+        "remedies",
+        "require",
+        "limit",
+        "threads",
+    ),
     *("eval_data", "labels", "eval_limit", "min_sqnr", "weights", "block"),
 )
 
@@ -50,6 +59,10 @@ class QuantizeRequest:
     limit: Annotated[int | None, typer.Option(min=1, help="Samples to calibrate with at most.")] = (
         None
     )
+    format: Annotated[
+        Text,
+        typer.Option(help="int8 (default), or float8 (e4m3), which GPUs from sm_90 on multiply."),
+    ] = None
     calibration: Annotated[
         Text,
         typer.Option(help="Ranges: minmax (default), moving-average, percentile, mse or entropy."),

@@ -3,8 +3,9 @@
 Input -> Output: (low, high) or weights -> ``Affine``; numbers -> integers -> numbers.
     scale = (high - low) / (qmax - qmin)   zero = clamp(round(qmin - low / scale))
     q = clamp(round(x / scale) + zero)     x' = (q - zero) * scale
+    float8: q = float8(clamp(x / scale)), without a zero point
 Guarantees: the range includes 0, which is exact; half to even; a range of nothing has scale 1;
-symmetric integers are -127 .. 127.
+symmetric integers are -127 .. 127, and numbers of float8 (e4m3) -448 .. 448.
 Not here: which range (thresholds), the ONNX nodes (graph.insert_qdq).
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +21,8 @@ from tilewright.graph.insert_qdq import Affine
 
 Array = npt.NDArray[Any]
 
+FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+_LARGEST = {np.dtype(np.int8): 127.0, FLOAT8: 448.0}
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)  # a reciprocal of less is not finite
 
 
@@ -31,10 +35,15 @@ def affine(low: float, high: float, dtype: npt.DTypeLike = np.uint8) -> Affine:
     return Affine(scale=scale, zero=np.array(zero, dtype))
 
 
-def symmetric(largest: Array | float, axis: int | None = None, block: int = 0) -> Affine:
-    """Parameters of int8 with zero point 0 from the largest magnitudes."""
-    scale = _guarded(np.asarray(largest, np.float64) / 127)
-    return Affine(scale=scale, zero=np.zeros(scale.shape, np.int8), axis=axis, block=block)
+def symmetric(
+    largest: Array | float,
+    axis: int | None = None,
+    block: int = 0,
+    dtype: npt.DTypeLike = np.int8,
+) -> Affine:
+    """Parameters of int8 or float8 with zero point 0 from the largest magnitudes."""
+    scale = _guarded(np.asarray(largest, np.float64) / _LARGEST[np.dtype(dtype)])
+    return Affine(scale=scale, zero=np.zeros(scale.shape, dtype), axis=axis, block=block)
 
 
 def _guarded(scale: Array | float) -> Array:
@@ -42,7 +51,9 @@ def _guarded(scale: Array | float) -> Array:
     return np.where(narrow < _LEAST_SCALE, np.float32(1), narrow).astype(np.float32)
 
 
-def quantize_weights(weights: Array, axis: int | None, block: int = 0) -> tuple[Array, Affine]:
+def quantize_weights(
+    weights: Array, axis: int | None, block: int = 0, dtype: npt.DTypeLike = np.int8
+) -> tuple[Array, Affine]:
     """Integers of weights by their largest magnitude.
 
     Args:
@@ -50,7 +61,7 @@ def quantize_weights(weights: Array, axis: int | None, block: int = 0) -> tuple[
         axis: one scale an index of it, or one for each ``block`` along it; None: one scale.
         block: elements of the axis that share a scale; 0: see ``axis``.
     """
-    params = symmetric(largest_magnitude(weights, axis, block), axis, block)
+    params = symmetric(largest_magnitude(weights, axis, block), axis, block, dtype)
     return quantize(weights, params), params
 
 
@@ -67,9 +78,12 @@ def largest_magnitude(weights: Array, axis: int | None, block: int = 0) -> Array
 
 
 def quantize(values: Array, params: Affine) -> Array:
-    """Integers, as QuantizeLinear gives them."""
-    limits = np.iinfo(params.zero.dtype)
+    """Integers, or numbers of float8, as QuantizeLinear gives them."""
     scale, zero = spread(params, values.shape)
+    if params.zero.dtype == FLOAT8:
+        most = np.float32(_LARGEST[FLOAT8])
+        return np.clip(np.asarray(values, np.float32) / scale, -most, most).astype(FLOAT8)
+    limits = np.iinfo(params.zero.dtype)
     whole = np.rint(np.asarray(values, np.float32) / scale).astype(np.float64) + zero
     return np.clip(whole, limits.min, limits.max).astype(params.zero.dtype)
 

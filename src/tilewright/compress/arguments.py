@@ -25,6 +25,8 @@ class Arguments(TypedDict, total=False):
         threads: of the float model's runs; by default as many as there are processors.
         progress: called with (stage, done, total).
 
+        format: ``int8`` (default), or ``float8``: weights and activations in float8 (e4m3), for
+            GPUs from sm_90 on.
         calibration: ``minmax`` (default), ``moving-average``, ``percentile``, ``mse`` or
             ``entropy``.
         percentile: share of the numbers inside of the range, in percent (99.99).
@@ -59,6 +61,7 @@ class Arguments(TypedDict, total=False):
     limit: int | None
     threads: int | None
     progress: Progress | None
+    format: str
     calibration: str
     percentile: float | None
     activations: str
@@ -78,7 +81,7 @@ class Arguments(TypedDict, total=False):
 
 
 DATA = ("preprocessing", "limit", "threads", "progress")
-NUMBERS = ("calibration", "percentile", "activations", "per_channel", "remedies")
+NUMBERS = ("format", "calibration", "percentile", "activations", "per_channel", "remedies")
 SCORES = (
     "sensitivity",
     "eval_data",

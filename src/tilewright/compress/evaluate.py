@@ -123,8 +123,13 @@ def check_scorable(options: QuantizeOptions) -> None:
     """Refuses to score what the simulator does not know.
 
     Raises:
-        BadOption: activations are dynamic.
+        BadOption: activations are dynamic, or numbers are float8.
     """
+    if options.format == "float8":
+        raise BadOption(
+            "an evaluation with format float8: the simulator counts the steps of integers",
+            remedy="use format int8, or leave it out",
+        )
     if options.activations == "dynamic":
         raise BadOption(
             "an evaluation with dynamic activations", remedy="use uint8 or int8, or leave it out"

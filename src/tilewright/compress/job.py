@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compress.affine import affine, symmetric
+from tilewright.compress.affine import FLOAT8, affine, symmetric
 from tilewright.compress.calibrate import Calibration, Progress, calibrate
 from tilewright.compress.contract import check_quantized
 from tilewright.compress.data import Batches, open_data
@@ -113,7 +113,7 @@ def prepare(
         )
         log.add("calibrate", batches.name, plural(seen.num_samples, "sample"))
     for node, op_type, reason in plan.kept:
-        log.add("quantize", node, f"{op_type} kept in float", (("int8", reason),))
+        log.add("quantize", node, f"{op_type} kept in float", ((options.format, reason),))
     return Job(
         model=loaded,
         plan=plan,
@@ -214,11 +214,12 @@ def _points(
         return {}
     found = {}
     for name, observer in seen.observers.items():
-        low, high = observer.range(symmetric=options.activations == "int8")
+        low, high = observer.range(symmetric=options.symmetric)
         if low == high:
             log.add("calibrate", name, "is 0 on all data: scale 1")
-        if options.activations == "int8":
-            found[name] = symmetric(np.float64(max(-low, high)))
+        if options.symmetric:
+            kind = FLOAT8 if options.format == "float8" else np.int8
+            found[name] = symmetric(np.float64(max(-low, high)), dtype=kind)
         else:
             found[name] = affine(low, high)
     return found

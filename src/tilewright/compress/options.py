@@ -23,7 +23,10 @@ REMEDIES = (
     "bias-correction",
 )  # in the order of their work
 CONTRACTS = ("quantized",)
+FORMATS = ("int8", "float8")
 ACTIVATIONS = ("uint8", "int8", "dynamic")
+FLOAT8_METHODS = ("minmax", "moving-average", "percentile")
+FLOAT8_REMEDIES = ("bias-correction",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +34,11 @@ class QuantizeOptions:
     """How a model is quantised.
 
     Attributes:
+        format: ``int8`` (activations are uint8 or int8), or ``float8``: e4m3, without zero points.
         calibration: which range is made of what was seen (``observers.METHODS``).
         percentile: share of the numbers that the range of ``percentile`` holds.
         activations: ``uint8`` with a zero point, ``int8`` symmetric, or ``dynamic``: uint8 whose
-            range is found in every run.
+            range is found in every run. Those of ``float8`` are symmetric.
         per_channel: whether each output channel of a layer has a weight scale.
         remedies: to apply; None: those that apply, chosen by rule.
         exclude: nodes to leave in float.
@@ -42,6 +46,7 @@ class QuantizeOptions:
         all_quantized: whether a node that computes in float without being excluded is an error.
     """
 
+    format: str = "int8"
     calibration: str = "minmax"
     percentile: float = SHARE
     activations: str = "uint8"
@@ -51,12 +56,18 @@ class QuantizeOptions:
     carriers: bool = True
     all_quantized: bool = False
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether activations have no zero point."""
+        return self.format == "float8" or self.activations == "int8"
+
 
 def make_options(
     *,
+    format: Any = "int8",  # noqa: A002 (the name that callers use)
     calibration: Any = "minmax",
     percentile: Any = None,
-    activations: Any = "uint8",
+    activations: Any = None,
     per_channel: Any = True,
     remedies: Any = "auto",
     exclude: Any = None,
@@ -68,7 +79,10 @@ def make_options(
         BadOption: a value is unknown, or contradicts another.
     """
     method = check.one_of("calibration", calibration, METHODS)
-    kind = check.one_of("activations", activations, ACTIVATIONS)
+    of = check.one_of("format", format, FORMATS)
+    if of == "float8":
+        _check_float8(method, activations, remedies)
+    kind = "uint8" if activations is None else check.one_of("activations", activations, ACTIVATIONS)
     if percentile is not None and method != "percentile":
         raise BadOption(
             f"percentile is given, but calibration is {method}",
@@ -81,6 +95,7 @@ def make_options(
             remedy="drop one of them",
         )
     return QuantizeOptions(
+        format=of,
         calibration=method,
         percentile=SHARE if percentile is None else _share(percentile),
         activations=kind,
@@ -90,6 +105,30 @@ def make_options(
         carriers=kind != "dynamic",
         all_quantized=all_quantized(require),
     )
+
+
+def _check_float8(method: str, activations: Any, remedies: Any) -> None:
+    """Refuses what is of integers alone.
+
+    Raises:
+        BadOption: something is.
+    """
+    if activations is not None:
+        raise BadOption(
+            f"activations {check.shown(activations)} with format float8, whose own are float8",
+            remedy="leave out activations, or use format int8",
+        )
+    if method not in FLOAT8_METHODS:
+        raise BadOption(
+            f"calibration {method} counts the equal steps of integers, which float8 does not have",
+            remedy=f"use {', '.join(FLOAT8_METHODS)}",
+        )
+    vain = set(_remedies(remedies) or ()) - set(FLOAT8_REMEDIES)
+    if vain:
+        raise BadOption(
+            f"remedies {', '.join(sorted(vain))} with format float8: they are for equal steps",
+            remedy=f"use auto, none, or {', '.join(FLOAT8_REMEDIES)}",
+        )
 
 
 def all_quantized(require: Any) -> bool:

@@ -71,7 +71,7 @@ def conclude(job: Job, found: Sensitivity | None = None, front: Front | None = N
     left = frozenset(front.points[front.chosen].float_nodes if front is not None else ())
     if front is not None and job.options.all_quantized:
         check_none_left(left, front.budget, job.model.name)
-    emitted = job.emit(left)
+    emitted, kind = job.emit(left), job.options.format
     nodes = [*(layer.node for layer in job.plan.layers), *job.plan.carriers]
     float_bytes = sum(layer.weights.nbytes for layer in job.plan.layers)
     return Quantized(
@@ -83,8 +83,8 @@ def conclude(job: Job, found: Sensitivity | None = None, front: Front | None = N
             "layers": sum(layer.node not in left for layer in job.plan.layers),
             "carriers": sum(name not in left for name in job.plan.carriers),
             "kept_in_float": [*(name for name, _, _ in job.plan.kept), *sorted(left & set(nodes))],
-            "activations": job.options.activations,
-            "weights": "int8 per channel" if job.options.per_channel else "int8 per tensor",
+            "activations": "float8" if kind == "float8" else job.options.activations,
+            "weights": f"{kind} per {'channel' if job.options.per_channel else 'tensor'}",
             "calibration": job.options.calibration,
             "samples": 0 if job.seen is None else job.seen.num_samples,
             "size_bytes": len(emitted),

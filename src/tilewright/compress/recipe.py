@@ -2,8 +2,9 @@
 
 Input -> Output: a plan, parameters of activations, integers of weights, biases -> what
 ``graph.insert_qdq`` writes.
-Guarantees: a bias has the scale of its sums, input scale * weight scale, and fits int32: where it
-would not, the weight scale of that channel is raised and recorded.
+Guarantees: a bias of integers has the scale of its sums, input scale * weight scale, and fits
+int32: where it would not, the weight scale of that channel is raised and recorded. One of float8
+stays in float.
 Not here: where ranges come from (observers), remedies.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.compress.affine import dequantize, quantize
+from tilewright.compress.affine import FLOAT8, dequantize, quantize
 from tilewright.compress.layers import Layer, Plan
 from tilewright.core.record import DecisionLog
 from tilewright.graph.insert_qdq import Affine, QuantizedLayer, Recipe
@@ -31,7 +32,7 @@ class Weights:
     """Of one layer.
 
     Attributes:
-        integers: int8, shaped as the layer's weights.
+        integers: int8 or float8, shaped as the layer's weights.
         params: their scale.
         bias: float32 [channels] after remedies, or None.
     """
@@ -83,6 +84,11 @@ def _layer(
 ) -> QuantizedLayer:
     if weights.bias is None or point is None:
         return QuantizedLayer(node=layer.node, weights=weights.integers, params=weights.params)
+    if weights.integers.dtype == FLOAT8:
+        bias = None if weights.bias is layer.bias else weights.bias
+        return QuantizedLayer(
+            node=layer.node, weights=weights.integers, params=weights.params, bias=bias
+        )
     params, integers = weights.params, weights.integers
     raised = _raised(weights, float(point.scale))
     if raised is not None:
@@ -91,12 +97,12 @@ def _layer(
         if log is not None:
             log.add("quantize", layer.node, "weight scale raised so that the bias fits int32")
     scale = np.asarray(np.float32(point.scale) * _per_channel(layer, params.scale), np.float32)
-    bias = np.rint(weights.bias.astype(np.float64) / scale.astype(np.float64))
+    whole = np.rint(weights.bias.astype(np.float64) / scale.astype(np.float64))
     return QuantizedLayer(
         node=layer.node,
         weights=integers,
         params=params,
-        bias=bias.astype(np.int32),
+        bias=whole.astype(np.int32),
         bias_scale=scale,
     )
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tilewright.compress.adaround import adaround
-from tilewright.compress.affine import quantize_weights
+from tilewright.compress.affine import FLOAT8, quantize_weights
 from tilewright.compress.bias_correction import corrected
 from tilewright.compress.calibrate import Calibration, Progress
 from tilewright.compress.gptq import gptq
 from tilewright.compress.layers import Layer, Plan
 from tilewright.compress.moments import UNKNOWN, Moments, why_none
-from tilewright.compress.options import QuantizeOptions
+from tilewright.compress.options import FLOAT8_REMEDIES, REMEDIES, QuantizeOptions
 from tilewright.compress.recipe import Weights
 from tilewright.core.plural import plural
 from tilewright.core.record import DecisionLog
@@ -43,6 +44,8 @@ def applies(remedy: str, options: QuantizeOptions) -> bool:
     """Whether a remedy was asked for, or is chosen by rule."""
     if options.remedies is not None:
         return remedy in options.remedies
+    if options.format == "float8":
+        return remedy in FLOAT8_REMEDIES
     match remedy:
         case "equalize":
             return not options.per_channel
@@ -55,6 +58,9 @@ def reasons(options: QuantizeOptions) -> dict[str, str]:
     """Why each remedy is not applied at all, by remedy."""
     if options.remedies is not None:
         return {}
+    if options.format == "float8":
+        reason = "float8 has no equal steps: rounding is relative to each number"
+        return dict.fromkeys((name for name in REMEDIES if name not in FLOAT8_REMEDIES), reason)
     found = {}
     if options.per_channel:
         found["equalize"] = "each channel has its scale already"
@@ -102,7 +108,9 @@ def _weights(
     log: DecisionLog,
     counts: dict[str, int],
 ) -> Weights:
-    integers, params = quantize_weights(layer.weights, layer.axis if options.per_channel else None)
+    axis = layer.axis if options.per_channel else None
+    kind = FLOAT8 if options.format == "float8" else np.int8
+    integers, params = quantize_weights(layer.weights, axis, dtype=kind)
     correct = applies("bias-correction", options)
     for name, rounding in ROUNDINGS.items():
         if not applies(name, options):

@@ -1,6 +1,6 @@
 """Put quantisers into a model: as QuantizeLinear and DequantizeLinear, or with run-time parameters.
 
-    conv(x, w, b)  ->  conv(DQ(Q(x)), DQ(w8), DQ(b32))            insert_qdq
+    conv(x, w, b)  ->  conv(DQ(Q(x)), DQ(w8), DQ(b32))            insert_qdq (float8: b stays)
     matmul(x, w)   ->  float(MatMulInteger(x8, w8)) * s_x * s_w    insert_dynamic
     conv(x, w, b)  ->  conv(clip(round(x / s?), low?, high?) * s?, w?, b?)    insert_simulation
 Guarantees: only the named readers read the quantised value; an activation function goes where the
@@ -23,11 +23,11 @@ SIMULATED = ("scale", "low", "high")  # inputs of a simulated quantiser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affine:
-    """``real = (integer - zero) * scale``.
+    """``real = (integer - zero) * scale``; integers are int8, uint8, int32, or float8 numbers.
 
     Attributes:
         scale: float32; a scalar, or one number for each index of ``axis``, or for each block of it.
-        zero: of the integer type; shaped as ``scale``.
+        zero: of the type of the integers; shaped as ``scale``.
         axis: None for one scale.
         block: elements of ``axis`` that share a scale; 0: the axis has one an index.
     """
@@ -46,8 +46,8 @@ class QuantizedLayer:
         node: its name.
         weights: integers, as ``params`` says; in the shape of the float weights.
         params: of the weights.
-        bias: int32, or None where the node has none.
-        bias_scale: float32; None without a bias.
+        bias: int32 with a scale, float32 without; None where the node's own is kept.
+        bias_scale: float32; None for a bias in float.
     """
 
     node: str
@@ -85,13 +85,19 @@ def insert_qdq(ctx: PassContext, recipe: Recipe) -> None:
         hint = node.inputs[1].name or layer.node  # type: ignore[union-attr]
         weights = _dequantized(ctx, node, layer.weights, params, hint)
         node.replace_input_with(1, weights)
-        if layer.bias is not None and layer.bias_scale is not None:
-            zero = np.zeros(layer.bias_scale.shape, np.int32)
-            axis = 0 if layer.bias_scale.ndim else None
-            bias = Affine(scale=layer.bias_scale, zero=zero, axis=axis)
-            old = operand(node, 2)
-            hint = (old.name if old is not None else None) or f"{layer.node}/bias"
-            set_input(node, 2, _dequantized(ctx, node, layer.bias, bias, hint))
+        if layer.bias is not None:
+            set_input(node, 2, _bias(ctx, node, layer.bias, layer.bias_scale))
+
+
+def _bias(ctx: PassContext, node: ir.Node, bias: Array, scale: Array | None) -> ir.Value:
+    """A bias of integers with a scale, or of floats."""
+    old = operand(node, 2)
+    hint = (old.name if old is not None else None) or f"{node.name}/bias"
+    if scale is None:
+        return ctx.new_constant(bias, hint)
+    zero = np.zeros(scale.shape, np.int32)
+    params = Affine(scale=scale, zero=zero, axis=0 if scale.ndim else None)
+    return _dequantized(ctx, node, bias, params, hint)
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value) -> None:
@@ -145,6 +151,8 @@ def _without_saturation(
     if node is None or node.op_type not in ("Relu", "Clip") or value.is_graph_output():
         return value
     if {reader for reader, _ in value.uses()} - set(readers) or params.scale.ndim:
+        return value
+    if params.zero.dtype.kind not in "iu":  # float8 has numbers below 0 as well
         return value
     low, high = 0.0, np.inf
     if node.op_type == "Clip":

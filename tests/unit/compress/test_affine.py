@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.compress.affine import (
+    FLOAT8,
     affine,
     dequantize,
     largest_magnitude,
@@ -49,6 +50,19 @@ def test_a_range_of_nothing_has_scale_1() -> None:
     assert affine(0, 0).scale == 1
     assert affine(0, 1e-40).scale == 1
     assert symmetric(np.array([0.0, 2.0])).scale.tolist() == [1.0, np.float32(2 / 127)]
+
+
+def test_float8_rounds_to_even_saturates_and_keeps_small_numbers() -> None:
+    params = symmetric(np.array(448.0), dtype=FLOAT8)
+    assert params.scale == 1
+    numbers = np.array([17, 19, 1e9, -500, 2**-9, 2**-11, -0.0], np.float32)
+    found = quantize(numbers, params)
+    assert found.dtype == FLOAT8
+    np.testing.assert_array_equal(dequantize(found, params), f32([16, 20, 448, -448, 2**-9, 0, 0]))
+    weights = np.array([[1, -2, 0.5, 4], [0.1, 0.2, 0.3, -0.4]], np.float32)
+    codes, params = quantize_weights(weights, 0, dtype=FLOAT8)
+    assert np.abs(codes.astype(np.float32)).max(1).tolist() == [448, 448]
+    assert np.abs(dequantize(codes, params) - weights).max() <= 4 / 16
 
 
 def test_weights_by_channel_and_by_block() -> None:

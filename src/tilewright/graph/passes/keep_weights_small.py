@@ -73,6 +73,9 @@ def _of_dequantize(ctx: PassContext, node: ir.Node) -> Found | Refused | None:
     zero = ctx.constant(operand(node, 2))
     if codes is None or codes.ndim != 2:
         return None
+    kind = from_numpy(codes.dtype)
+    if kind.is_float:
+        return Refused(reason=f"codes of {kind.name} are no integers")
     if scale is None or (zero is None and operand(node, 2) is not None):
         return Refused(reason="a scale or zero point is no constant")
     axis, block = int(attribute(node, "axis", 1)) % 2, int(attribute(node, "block_size", 0))
