@@ -2,6 +2,8 @@
 
     MatMul(x, w1); MatMul(x, w2)  ->  Split(MatMul(x, [w1 w2]))
     (also Gemm and Conv with equal attributes; a constant bias added to each MatMul is joined too)
+    MatMul(x, DequantizeLinear(w1, s1, z1)); ..  ->  Split(MatMul(x, DequantizeLinear([w1 w2], ..)))
+    in a pass of its own, for before integers are multiplied
 Requires: constant weights of one type; equal reduced sizes and attributes; all with a bias or all
     without.
 Guarantees: every result is the same sum in the same order; results keep their names.
@@ -12,7 +14,7 @@ Not here: contractions that fill the machine by themselves, or are of very unequ
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +28,7 @@ from tilewright.graph.passes.base import (
     attribute,
     operand,
 )
-from tilewright.graph.passes.match import only_reader, other_input
+from tilewright.graph.passes.match import maker, only_reader, other_input
 from tilewright.graph.walk import node_label
 
 MAX_CHANNELS = 1024  # of one sibling: above, it fills the machine by itself
@@ -40,21 +42,26 @@ _OPS = ("MatMul", "Gemm", "Conv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sibling:
-    """A contraction, its weights [.., channels ..], its bias [channels] and its last node."""
+    """A contraction, its weights [.., channels ..], its bias [channels] and its last node.
+
+    Attributes:
+        steps: scale and zero point [channels] of weights that are codes; None for floats.
+    """
 
     node: ir.Node
     weights: Array
     bias: Array | None
     channels: int
     end: ir.Node
+    steps: tuple[Array, Array] | None = None
 
 
-def _run(ctx: PassContext) -> None:
+def _join(ctx: PassContext, of: Callable[[PassContext, ir.Node], _Sibling | None]) -> None:
     for graph in ctx.graphs():
         groups: dict[Hashable, list[_Sibling]] = {}
         for node in graph:
             if not node.domain and node.op_type in _OPS:
-                sibling = _sibling(ctx, node)
+                sibling = of(ctx, node)
                 if sibling is not None:
                     groups.setdefault(_key(sibling), []).append(sibling)
         for siblings in groups.values():
@@ -62,7 +69,8 @@ def _run(ctx: PassContext) -> None:
                 _fuse(ctx, siblings)
 
 
-fuse_horizontal = Pass(name="fuse_horizontal", run=_run)
+fuse_horizontal = Pass(name="fuse_horizontal", run=lambda ctx: _join(ctx, _sibling))
+fuse_quantized = Pass(name="fuse_quantized", run=lambda ctx: _join(ctx, _quantized_sibling))
 
 
 def _sibling(ctx: PassContext, node: ir.Node) -> _Sibling | None:
@@ -87,7 +95,9 @@ def _sibling(ctx: PassContext, node: ir.Node) -> _Sibling | None:
     return _Sibling(node=node, weights=weights, bias=bias, channels=channels, end=node)
 
 
-def _matmul(ctx: PassContext, node: ir.Node, weights: Array) -> _Sibling | None:
+def _matmul(
+    ctx: PassContext, node: ir.Node, weights: Array, steps: tuple[Array, Array] | None = None
+) -> _Sibling | None:
     rank = ctx.rank(node.inputs[0])
     if weights.ndim != 2 or rank is None or rank < 2:
         return None
@@ -95,9 +105,30 @@ def _matmul(ctx: PassContext, node: ir.Node, weights: Array) -> _Sibling | None:
     value = node.outputs[0]
     add = only_reader(value, "Add")
     bias = ctx.constant(other_input(add, value)) if add is not None else None
-    if add is None or bias is None or bias.shape != (channels,) or bias.dtype != weights.dtype:
-        return _Sibling(node=node, weights=weights, bias=None, channels=channels, end=node)
-    return _Sibling(node=node, weights=weights, bias=bias, channels=channels, end=add)
+    kind = weights.dtype if steps is None else steps[0].dtype
+    if add is None or bias is None or bias.shape != (channels,) or bias.dtype != kind:
+        add, bias = node, None
+    return _Sibling(node=node, weights=weights, bias=bias, channels=channels, end=add, steps=steps)
+
+
+def _quantized_sibling(ctx: PassContext, node: ir.Node) -> _Sibling | None:
+    """A MatMul whose weights are dequantised, by one scale or one a column."""
+    source = maker(operand(node, 1), "DequantizeLinear", graph=node.graph)
+    if node.op_type != "MatMul" or source is None or attribute(source, "block_size", 0):
+        return None
+    codes, scale = (ctx.constant(operand(source, index)) for index in (0, 1))
+    zero = ctx.constant(operand(source, 2))
+    if codes is None or codes.ndim != 2 or scale is None:
+        return None
+    if zero is None:
+        if operand(source, 2) is not None:
+            return None
+        zero = np.zeros(scale.shape, codes.dtype)
+    columns = codes.shape[1]
+    if scale.size > 1 and (attribute(source, "axis", 1) % 2 != 1 or scale.shape != (columns,)):
+        return None
+    steps = [np.broadcast_to(part.reshape(-1), (columns,)) for part in (scale, zero)]
+    return _matmul(ctx, node, codes, (steps[0], steps[1]))
 
 
 def _key(sibling: _Sibling) -> Hashable:
@@ -115,6 +146,7 @@ def _key(sibling: _Sibling) -> Hashable:
         weights.dtype.str,
         reduced,
         None if sibling.bias is None else sibling.bias.dtype.str,
+        None if sibling.steps is None else (weights.dtype.name, sibling.steps[0].dtype.str),
     )
 
 
@@ -148,10 +180,7 @@ def _fuse(ctx: PassContext, siblings: list[_Sibling]) -> None:
         ctx.refuse(label, refused)
         return
     channels = [sibling.channels for sibling in siblings]
-    axis = _weights_axis(first)
-    joined = np.concatenate([sibling.weights for sibling in siblings], axis=axis)
-    weights = ctx.new_constant(joined, f"{first.name}/weights")
-    inputs = [first.inputs[0], weights]
+    inputs = [first.inputs[0], _joined_weights(ctx, siblings)]
     biases = [sibling.bias for sibling in siblings if sibling.bias is not None]
     bias = None
     if biases:
@@ -174,6 +203,24 @@ def _fuse(ctx: PassContext, siblings: list[_Sibling]) -> None:
         ctx.adopt(sibling.end.outputs[0], part)
         ctx.remove(dict.fromkeys([sibling.end, sibling.node]))
     ctx.did(label, f"{len(siblings)} of {first.op_type} joined: {' + '.join(map(str, channels))}")
+
+
+def _joined_weights(ctx: PassContext, siblings: list[_Sibling]) -> ir.Value:
+    """The weights beside each other, dequantised where they were."""
+    first = siblings[0].node
+    parts = [sibling.weights for sibling in siblings]
+    joined = np.concatenate(parts, axis=_weights_axis(first))
+    weights = ctx.new_constant(joined, f"{first.name}/weights")
+    steps = [sibling.steps for sibling in siblings if sibling.steps is not None]
+    if not steps:
+        return weights
+    scale, zero = (np.concatenate(each) for each in zip(*steps, strict=True))
+    inputs = [
+        weights,
+        ctx.new_constant(scale, f"{first.name}/scales"),
+        ctx.new_constant(zero, f"{first.name}/zeros"),
+    ]
+    return ctx.new_node("DequantizeLinear", inputs, {"axis": 1}, before=first).outputs[0]
 
 
 def _weights_axis(node: ir.Node) -> int:

@@ -28,7 +28,7 @@ from tilewright.graph.passes.fold_batch_normalization import fold_batch_normaliz
 from tilewright.graph.passes.fold_constants import fold_constants
 from tilewright.graph.passes.fold_pads import fold_pads
 from tilewright.graph.passes.fold_scale import fold_scale
-from tilewright.graph.passes.fuse_horizontal import fuse_horizontal
+from tilewright.graph.passes.fuse_horizontal import fuse_horizontal, fuse_quantized
 from tilewright.graph.passes.hoist_gathers import hoist_gathers
 from tilewright.graph.passes.inline_branches import inline_branches
 from tilewright.graph.passes.integer_moves import integer_moves
@@ -83,9 +83,11 @@ STANDARD: tuple[Pass, ...] = (
     eliminate_dead_nodes,
 )
 
-# For targets that multiply floats faster than they widen weights.
-WITH_FLOAT_WEIGHTS: tuple[Pass, ...] = tuple(
-    widen_weights if step is keep_weights_small else step for step in STANDARD
+# For targets that multiply floats faster than they widen weights, and few wide matrices faster
+# than many narrow ones, of integers too.
+WITH_FLOAT_WEIGHTS: tuple[Pass, ...] = (
+    fuse_quantized,
+    *(widen_weights if step is keep_weights_small else step for step in STANDARD),
 )
 
 # Before anything else where the caller wants it: functions are recognised, then made of integers.

@@ -1,10 +1,21 @@
 """Contractions that read one value become one, where that gains something."""
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tilewright.graph.passes.fuse_horizontal import fuse_horizontal as step
-from unit.graph.passes.harness import assert_fires, assert_ignores, assert_refuses, make, noise
+from tilewright.graph.passes.fuse_horizontal import fuse_quantized
+from unit.graph.passes.harness import (
+    assert_fires,
+    assert_ignores,
+    assert_refuses,
+    f32,
+    make,
+    noise,
+)
 
 MATMULS = "float[N,3,4] x => float[N,3,6] y, float[N,3,5] z"
 IMAGES = "float[N,4,5,5] x => float[N,6,3,3] y, float[N,5,3,3] z"
@@ -89,3 +100,50 @@ def test_convolutions_of_other_windows_are_not_siblings() -> None:
 def test_refuses(sizes: tuple[int, int], body: str, reason: str) -> None:
     signature = f"float[N,3,4] x => float[N,3,{sizes[0]}] y, float[N,3,{sizes[1]}] z"
     assert_refuses(make(signature, body, w=noise(4, sizes[0]), u=noise(4, sizes[1])), step, reason)
+
+
+def _codes(*shape: int, dtype: Any, seed: int = 0) -> Any:
+    return (40 * noise(*shape, seed=seed)).clip(-127, 127).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("scales", [(6, 5), (1, 5)])
+def test_codes_are_joined_with_their_scales(dtype: Any, scales: tuple[int, int]) -> None:
+    """One scale a column, or one for all, which each of its columns then has."""
+    steps = [np.exp2(noise(count, seed=count)) / 64 for count in scales]
+    given = [step[0] if step.size == 1 else step for step in steps]
+    weights = {
+        "w8": _codes(4, 6, dtype=dtype),
+        "u8": _codes(4, 5, dtype=dtype, seed=1),
+        "ws": f32(given[0]),
+        "us": f32(given[1]),
+        "wz": np.zeros(given[0].shape, dtype),
+        "b": noise(6),
+        "c": noise(5),
+    }
+    body = (
+        "w = DequantizeLinear<axis = 1>(w8, ws, wz) u = DequantizeLinear<axis = 1>(u8, us) "
+        "p = MatMul(x, w) y = Add(p, b) q = MatMul(x, u) z = Add(q, c)"
+    )
+    model = make(MATMULS, body, **weights)
+    assert_fires(model, fuse_quantized, ["DequantizeLinear", "MatMul", "Add", "Split"])
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "second"),
+    [("axis = 0", (4,), (4,)), ("axis = 0, block_size = 2", (2, 6), (2, 5))],
+)
+def test_codes_with_scales_of_rows_or_in_blocks_are_not_joined(
+    how: str, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    weights = {
+        "w8": _codes(4, 6, dtype=np.int8),
+        "u8": _codes(4, 5, dtype=np.int8),
+        "ws": np.exp2(noise(*first)),
+        "us": np.exp2(noise(*second)),
+    }
+    body = (
+        f"w = DequantizeLinear<{how}>(w8, ws) u = DequantizeLinear<{how}>(u8, us) "
+        "y = MatMul(x, w) z = MatMul(x, u)"
+    )
+    assert_ignores(make(MATMULS, body, **weights), fuse_quantized)
