@@ -2,11 +2,13 @@
 
     d[i] = float32(q8) * s;  sum over k: d[m, k] * (float32(w8[n, k]) * t[n])
     ->  d[i] = q8;  (sum over k: float32(d[m, k]) * float32(w8[n, k])) * (s * t[n])
+    q8 = float8(x / s + 0)  ->  float8(x * (1 / s))
 Input -> Output: a fused draft, edited in place.
 Why: tensor cores multiply float8 (e4m3), twice as many a cycle as float16, and memory holds half.
 Requires: GPUs with such instructions; zero points of 0; scales that no sum runs along.
 Guarantees: inputs, outputs and what steps of the host read keep their types; sums are float32, and
-are multiplied by scales instead of their terms.
+are multiplied by scales instead of their terms. Quotients may differ by a unit in the last place
+of float32.
 Not here: products of integers (graph.passes), float16 (narrow).
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
@@ -31,6 +34,7 @@ from tilewright.kernel.ir import (
     Load,
     Reduce,
     Stage,
+    cast,
     constant,
     load,
     reduce_axes,
@@ -72,7 +76,7 @@ def _segment(step: DraftSegment, constants: Mapping[str, Array], log: DecisionLo
             found[own.name] = item, scaled
     if found:
         step.items = [
-            _kernel(item, found) if isinstance(item, Kernel) else item
+            _kernel(item, found, constants) if isinstance(item, Kernel) else item
             for item in step.items
             if not (isinstance(item, Kernel) and _is_moved(item, found))
         ]
@@ -116,7 +120,9 @@ def _loaded(node: Load, maker: Kernel, scaled: _Scaled) -> tuple[Expr, Expr]:
     return load(node.buffer, FLOAT8_E4M3FN, node.index), substitute(scaled.scale, at)
 
 
-def _kernel(kernel: Kernel, found: Mapping[str, tuple[Kernel, _Scaled]]) -> Kernel:
+def _kernel(
+    kernel: Kernel, found: Mapping[str, tuple[Kernel, _Scaled]], constants: Mapping[str, Array]
+) -> Kernel:
     reads = {b.name for b in kernel.inputs} & found.keys()
     own = found.get(kernel.outputs[0].name) if len(kernel.outputs) == 1 else None
     if not reads and own is None:
@@ -128,6 +134,8 @@ def _kernel(kernel: Kernel, found: Mapping[str, tuple[Kernel, _Scaled]]) -> Kern
         if isinstance(node, Load) and node.buffer in reads:
             code, scale = _loaded(node, *found[node.buffer])
             return code.cast(FLOAT32) * scale
+        if isinstance(node, Cast) and node.dtype is FLOAT8_E4M3FN and not node.bits:
+            return _without_division(node, constants)
         return None
 
     stages = []
@@ -151,6 +159,19 @@ def _kernel(kernel: Kernel, found: Mapping[str, tuple[Kernel, _Scaled]]) -> Kern
         outputs=tuple(_narrow(b, found) for b in kernel.outputs),
         stages=tuple(stages),
     )
+
+
+def _without_division(node: Cast, constants: Mapping[str, Array]) -> Expr | None:
+    """A quantised value by the inverse of its scale, without a zero point."""
+    value = node.arg
+    if isinstance(value, Call) and value.op == "add" and _is_zero(value.args[1], constants):
+        value = value.args[0]
+    if isinstance(value, Call) and value.op == "div" and isinstance(value.args[1], Const):
+        inverse = np.float32(1 / np.float64(value.args[1].value))
+        if np.isfinite(inverse):
+            value = value.args[0] * constant(float(inverse), FLOAT32)
+    same = value is node.arg
+    return None if same else cast(value, FLOAT8_E4M3FN, saturate=node.saturate)
 
 
 def _narrow(buffer: Buffer, found: Mapping[str, tuple[Kernel, _Scaled]]) -> Buffer:

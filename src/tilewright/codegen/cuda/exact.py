@@ -7,8 +7,8 @@
     x / constant             IEEE's division  ->  the product with the inverse, mended once
 Input -> Output: a node of a kernel that stores bytes -> its text, or None: as anywhere else.
 Guarantees: the same values as elsewhere (quotients below 1e-30 or above 1e30, which no byte tells
-apart, may differ in their last bit), products are not contracted with sums; signs of zeros may
-differ, which no byte shows.
+apart, and those of rough functions may differ in their last bit), products are not contracted with
+sums; signs of zeros may differ, which no byte shows.
 Not here: other operations (scalar), functions (prelude.cuh).
 """
 
@@ -28,6 +28,7 @@ from tilewright.kernel.limits import limited
 _LARGEST = 2.0**22  # of numbers that 1.5 * 2^23 is added to
 _BYTES = 256
 _MANTISSA = 0x7FFFFF  # where all bits are set, the inverse is too far off
+_ROUGH = ("gelu", "erf")  # functions off by more than a quotient's last bit
 _MODERATE = 2.0**60  # of divisors, and the inverse of their least
 
 
@@ -36,8 +37,8 @@ def stores_bytes(types: Sequence[DType]) -> bool:
     return any(dtype in (INT8, UINT8, FLOAT8_E4M3FN) for dtype in types)
 
 
-def call(node: Call, args: Sequence[str], text: Callable[[Expr], str]) -> str | None:
-    """The text of an operation."""
+def call(node: Call, args: Sequence[str], text: Callable[[Expr], str], rough: bool) -> str | None:
+    """The text of an operation; functions in it are ``rough`` where no result shows their bits."""
     if node.dtype is not FLOAT32:
         return None
     if node.op == "sub" and (shift := _integer(node.args[1])) is not None:
@@ -53,6 +54,8 @@ def call(node: Call, args: Sequence[str], text: Callable[[Expr], str]) -> str | 
         mantissa = divisor.view(np.uint32) & _MANTISSA
         if 1 / _MODERATE < abs(divisor) < _MODERATE and mantissa != _MANTISSA:
             inverse = scalar.literal(float(np.float32(1 / np.float64(divisor))), FLOAT32)
+            if rough and isinstance(node.args[0], Call) and node.args[0].op in _ROUGH:
+                return f"tw_product({args[0]}, {inverse})"
             checked = "" if bounds(node.args[0]).is_finite else "_or_limit"
             return f"tw_quotient{checked}({args[0]}, {args[1]}, {inverse})"
     return None

@@ -99,7 +99,19 @@ TW_FN u8 tw_float_to_small(double x, int ebits, int mbits, int bias, int kind, i
   if (kind == 2 && (code == 0 || code == 0x80)) return (u8)code;
   return (u8)(sign | code);
 }
-// The same for e4m3fn, saturating, in few operations.
+// The same for e4m3fn, saturating, in few operations; from sm_89 on there are instructions.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+TW_FN float tw_e4m3_to_float(u8 x) {
+  u32 pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)x));
+  return tw_half_to_float((u16)pair);
+}
+TW_FN u8 tw_float_to_e4m3(float x) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+  return (u8)pair;
+}
+#else
 TW_FN float tw_e4m3_to_float(u8 x) {
   u32 code = x & 0x7f;
   float y = tw_bits<float>(code << 20) * 1.329227995784916e36f;  // 2^120
@@ -113,6 +125,7 @@ TW_FN u8 tw_float_to_e4m3(float x) {
                            : ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - 960;
   return (u8)((x != x ? 0x7fu : code) | (tw_bits<u32>(x) >> 24 & 0x80));
 }
+#endif
 // Exponents without a sign: 255 is NaN, ties round up.
 TW_FN float tw_scale_to_float(u8 x) {
   return x == 255 ? tw_bits<float>(0x7fc00000u) : ldexpf(1.0f, (int)x - 127);

@@ -102,7 +102,7 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     write_store(writer, found)
     assert found.right.source is not None
     right = _matrix(draft, found, found.right, tile.columns)
-    mixed = columns.const % _MIXED == 0 and elements.bytes > 1
+    mixed = columns.const % _MIXED == 0
     read_bytes = sum(read.dtype.storage_bytes for read in reads)
     flags = (
         tile.turns,
@@ -153,8 +153,8 @@ def cost_of(writer: Writer, found: Match) -> float:
 
 def _window(draft: Draft, found: Match) -> Window | str:
     """The window of the rows' operand, where its elements are those of the driver's map."""
-    if found.elements.bytes != 2:
-        return "an image of bytes"
+    if found.elements.bytes > 2:
+        return "an image of wide elements"
     return find_window(draft, found.left, found.depth)
 
 
@@ -179,8 +179,10 @@ def _fetch(writer: Writer, part: Match, left: Window | Matrix, name: str) -> Non
     if isinstance(left, Matrix):
         writer.line(f"tw_fetch_box(to, &{name}, k, m, barrier);")
         return
-    for number, axes in (("m", part.left.axes), ("k", part.depth)):
-        writer.decode(number, [(axis.name, axis.extent) for axis in axes])
+    writer.decode("m", [(axis.name, axis.extent) for axis in part.left.axes])
+    *taps, channels = [(axis.name, axis.extent) for axis in part.depth]
+    halves = part.elements.halves(channels[1].const)
+    writer.decode("k", [*taps, (channels[0], Dim.of(halves))])
     left.write(writer, name)
 
 

@@ -1,7 +1,7 @@
 """Windows that slide over an image, which the copy engine fetches as rows of a matrix.
 
 Input -> Output: an operand of a match -> ``Window``, or the reason why it is none.
-Requires: channels last, as many as some steps of the depth; constant sizes.
+Requires: channels last, as many as some steps of the depth; constant sizes; borders of zeros.
 Guarantees: what is fetched is what the operand's guards let through, zeros elsewhere.
 Not here: products of plain matrices (tma), the driver's map (runtime.cuda.tensor_map).
 """
@@ -59,20 +59,25 @@ class _Slide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a window slides down and across, and over which images of how many channels."""
+    """How a window slides down and across, and over which images of how many channels.
+
+    Attributes:
+        halves: channels, or pairs of them that are bytes.
+    """
 
     buffer: int
     images: tuple[_Part | None, int]
     down: _Slide
     across: _Slide
     channels: Axis
+    halves: int
 
     def image(self, box: int) -> Image:
         """What the driver makes a map of, for boxes of so many places."""
         sides = (self.down, self.across)
         return Image(
             buffer=self.buffer,
-            shape=(self.images[1], sides[0].size, sides[1].size, self.channels.extent.const),
+            shape=(self.images[1], sides[0].size, sides[1].size, self.halves),
             first=(sides[0].first, sides[1].first),
             last=(sides[0].last, sides[1].last),
             step=(sides[0].step, sides[1].step),
@@ -104,8 +109,11 @@ def find_window(draft: Draft, side: Operand, depth: tuple[Axis, ...]) -> Window 
     if len(shape) != 4 or form.rest or not all(extent.is_const for extent in extents):
         return "an operand is no image of known size"
     images, high, wide, channels = (extent.const for extent in shape)
-    if channels % DEPTH:
+    halves, odd = divmod(channels * load.dtype.storage_bytes, 2)
+    if odd or halves % DEPTH:
         return f"{channels} channels"
+    if side.fill:
+        return "a border that is not 0"
     if depth[-1].extent.const != channels:
         return "a depth that does not run along the channels alone"
     strides = (high * wide * channels, wide * channels, channels)
@@ -129,6 +137,7 @@ def find_window(draft: Draft, side: Operand, depth: tuple[Axis, ...]) -> Window 
         down=down,
         across=across,
         channels=depth[-1],
+        halves=halves,
     )
 
 

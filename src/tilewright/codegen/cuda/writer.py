@@ -15,7 +15,16 @@ from contextlib import contextmanager
 from tilewright.codegen.cuda import exact, scalar
 from tilewright.codegen.cuda.bounds import Bounds
 from tilewright.codegen.cuda.layout import Layout
-from tilewright.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT8, INT64, UINT8
+from tilewright.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT8_E4M3FN,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    INT64,
+    UINT8,
+)
 from tilewright.core.errors import InternalError
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.affine import Affine
@@ -38,7 +47,8 @@ from tilewright.kernel.nest import Nest
 
 _LONG_SUM = 512  # a longer sum of floats is kept in parts, which keeps its rounding small
 _PART = 128
-_COARSE = (FLOAT16, BFLOAT16, INT8, UINT8)  # types that do not show the last bits of functions
+# Types that do not show the last bits of functions.
+_COARSE = (FLOAT16, BFLOAT16, FLOAT8_E4M3FN, INT8, UINT8)
 
 
 class Writer:
@@ -278,7 +288,7 @@ class Writer:
             args = [f"(s64){arg}" for arg in args]
         if node.op in ("erf", "gelu") and node.dtype is FLOAT32 and self.rough:
             return self.define("float", f"tw_rough_{node.op}({args[0]})")
-        if self.exact and (found := exact.call(node, args, self._text)) is not None:
+        if self.exact and (found := exact.call(node, args, self._text, self.rough)):
             return self.define("float", found)
         return self.define(scalar.c_type(node.dtype), scalar.call(node, args))
 

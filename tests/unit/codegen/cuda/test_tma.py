@@ -107,7 +107,7 @@ def test_products_of_bytes_keep_to_what_was_checked() -> None:
         assert (tile.split, tile.gives) == (1, False)
     kernel = narrow_product(8192, 3072, 1536, UINT8, INT8)
     made = generate(kernel, ["deep"], clusters=True, constants=("b",))
-    assert not any(matrix.mixed for matrix in made.stages[0].launch.matrices)  # type: ignore[union-attr]
+    assert [matrix.mixed for matrix in made.stages[0].launch.matrices] == [False, True]  # type: ignore[union-attr]
     assert "TwMatrix<TwU8S8, " in made.text
 
 
