@@ -8,7 +8,7 @@ Guarantees: the same model, options, version and compiler give the same parts, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tilewright.codegen.cuda.deep import is_deep
 from tilewright.codegen.cuda.nvrtc import compile_all, compiler_version
@@ -50,6 +50,7 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
     version = compiler_version()
     builder, draft = lower_model(model, build, verify_passes=verify_passes)
     narrow = _NARROW.get(build.options.precision)
+    disabled = build.options.disable
     if narrow is not None:
         with build.stage("precision"):
             if target.clusters:  # sums on tensor cores need not be those of float32
@@ -60,16 +61,15 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
         fold_columns_program(draft, builder.constants, build.log)
         pad_channels_program(draft, builder.constants, build.log)
         depth_last_program(draft, builder.constants, build.log)
-        disabled = build.options.disable
         lanes_last_program(draft, builder.constants, build.log, disabled, target.clusters)
-    if narrow is not None and "attention" not in build.options.disable:
+    if narrow is not None and "attention" not in disabled:
         with build.stage("attention"):
             join_attention_program(draft, builder.constants, build.log)
-    if target.clusters and not {"tensor_core", "tma"} & set(build.options.disable):
+    if target.clusters and not {"tensor_core", "tma"} & set(disabled):
         join_sums_program(draft, builder.constants, build.log)
     store_quantized_program(draft, builder.constants, build.log)
-    if "split_depth" not in build.options.disable:
-        _split_sums(draft, build.log, target.clusters)
+    if "split_depth" not in disabled:
+        _split_sums(draft, build.log, target.clusters, disabled)
     store = CudaStore(
         build.log,
         build.options.disable,
@@ -116,7 +116,9 @@ def _timings(build: Build, target: CudaTarget, version: str) -> Mapping[Stage, l
     return found.timings
 
 
-def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None:
+def _split_sums(
+    program: DraftProgram, log: DecisionLog, clusters: bool, disabled: Collection[str]
+) -> None:
     """Splits long sums of few outputs, and reductions of few columns, in every segment, those of
     sub-programs too.
 
@@ -124,18 +126,18 @@ def _split_sums(program: DraftProgram, log: DecisionLog, clusters: bool) -> None
     """
     for segment in program.segments():
         segment.items = [
-            _in_parts(item, log)
+            _in_parts(item, log, disabled)
             if isinstance(item, Kernel) and not (clusters and is_deep(item))
             else item
             for item in segment.items
         ]
 
 
-def _in_parts(kernel: Kernel, log: DecisionLog) -> Kernel:
+def _in_parts(kernel: Kernel, log: DecisionLog, disabled: Collection[str]) -> Kernel:
     made, parts = split_depth(kernel)
     what = "sum"
     if parts == 1:
-        made, parts = split_columns(kernel)
+        made, parts = split_columns(kernel, disabled)
         what = "reduction"
     if parts > 1:
         log.add("split_depth", "+".join(kernel.sources), f"the {what} in {parts} parts")

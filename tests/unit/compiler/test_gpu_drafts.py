@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from tilewright.codegen.cuda.generate import generate
 from tilewright.compiler.build_program import Builder, DraftProgram
@@ -119,6 +120,49 @@ def test_a_sum_that_is_added_to_another_becomes_a_part_of_it(stride: int) -> Non
     after = values_of(draft, builder.constants, feeds)["y"]
     np.testing.assert_allclose(after, before, rtol=4e-3, atol=4e-3 * np.abs(before).max())
     assert any(d.stage == "sums" and "one sum" in d.chosen for d in build.log.entries)
+
+
+def _edited(how: str) -> onnx.ModelProto:
+    """A residual block of which one thing is not as it has to be."""
+    model = _residual(1)
+    nodes = {one.name: one for one in model.graph.node}
+    weights = {one.name: one for one in model.graph.initializer}
+
+    def replace(**arrays: Any) -> None:
+        for name, array in arrays.items():
+            weights[name].CopyFrom(numpy_helper.from_array(array, name))
+
+    if how == "activation":
+        nodes["shortcut"].output[0] = "e"
+        model.graph.node.insert(1, node("Relu", ["e"], ["d"], name="between"))
+    elif how == "input":
+        model.graph.initializer.remove(weights["v"])
+        model.graph.input.append(tensor_info("v", (48, 128, 1, 1)))
+    elif how == "no product":  # a sum over all columns, beside a window of all columns
+        nodes["second"].CopyFrom(node("ReduceSum", ["s", "b"], ["m"], name="second"))
+        replace(b=np.array([3]), u=normal(48, 128, 1, 1), v=normal(48, 128, 1, 8))
+    else:
+        replace(u=normal(72, 128, 1, 1), w=normal(48, 72, 1, 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("activation", "does more than to add to its sum"),
+        ("input", "no constant whose dims are outputs and what is summed"),
+        ("no product", "no sum of products"),
+        ("depth", "a depth that is no whole number of steps"),
+    ],
+)
+def test_sums_that_do_not_become_one_say_why(how: str, reason: str) -> None:
+    builder, draft, build = _narrow(_edited(how))
+    depth_last_program(draft, builder.constants, build.log)
+    count = len(kernels_of(draft))
+    join_sums_program(draft, builder.constants, build.log)
+    assert len(kernels_of(draft)) == count
+    refused = [one.rejected for one in build.log.entries if one.stage == "sums"]
+    assert any(reason in why for pairs in refused for _, why in pairs), refused
 
 
 def test_a_sum_that_others_read_stays() -> None:

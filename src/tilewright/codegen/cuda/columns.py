@@ -61,12 +61,10 @@ def columns(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | 
 def refusal(draft: Draft, writer: Writer) -> str | None:
     """Why a stage is not computed this way, or None."""
     nest = draft.nest
-    if not nest.axes or any(axis.ordered for axis in nest.axes):
-        return "an axis is ordered" if nest.axes else "no axes"
-    last = nest.axes[-1]
-    reason = vector.refusal(writer, last)
+    reason = vector.whole_refusal(writer)
     if reason is not None:
         return reason
+    last = nest.axes[-1]
     if not all(axis.extent.is_const for axis in nest.axes):
         return "symbolic sizes"
     nodes = _reductions(writer)

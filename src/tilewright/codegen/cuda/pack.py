@@ -47,12 +47,10 @@ def pack(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | Ref
 
 def _refusal(draft: Draft, writer: Writer) -> str | None:
     nest = draft.nest
-    if not nest.axes or any(axis.ordered for axis in nest.axes):
-        return "an axis is ordered" if nest.axes else "no axes"
-    last = nest.axes[-1]
-    reason = vector.refusal(writer, last)
+    reason = vector.whole_refusal(writer)
     if reason is not None:
         return reason
+    last = nest.axes[-1]
     forms = [form for form in nest.loads.values() if vector.is_aligned(form, last.name)]
     if not forms and last.extent.const > _ALONE:
         return "nothing is read along the last axis"

@@ -10,6 +10,8 @@ Not here: sums of products (split_depth).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.codegen.cuda import columns
 from tilewright.codegen.cuda.operands import draft_of
 from tilewright.codegen.cuda.split_depth import in_parts
@@ -21,9 +23,13 @@ _FEW = 4096  # columns of all rows
 _MOST_PARTS = 192
 
 
-def split_columns(kernel: Kernel) -> tuple[Kernel, int]:
-    """The kernel with its reduction in parts, and how many (1: as it was)."""
-    if len(kernel.stages) != 1 or kernel.steps is not None:
+def split_columns(kernel: Kernel, disabled: Collection[str] = ()) -> tuple[Kernel, int]:
+    """The kernel with its reduction in parts, and how many (1: as it was).
+
+    Args:
+        disabled: tactics that are not to be used.
+    """
+    if columns.NAME in disabled or len(kernel.stages) != 1 or kernel.steps is not None:
         return kernel, 1
     draft = draft_of(kernel)
     if columns.refusal(draft, draft.writer()) is not None:

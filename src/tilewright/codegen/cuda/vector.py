@@ -25,6 +25,16 @@ WIDTH = 8
 _UNROLLED = 7  # points of a reduction's axis whose reads are under way together
 
 
+def whole_refusal(writer: Writer) -> str | None:
+    """Why the stage cannot be written in packs along its last axis, in any order, or None."""
+    axes = writer.nest.axes
+    if not axes:
+        return "no axes"
+    if any(axis.ordered for axis in axes):
+        return "an axis is ordered"
+    return refusal(writer, axes[-1])
+
+
 def refusal(writer: Writer, axis: Axis) -> str | None:
     """Why the stage cannot be written several points at a time, or None."""
     stage = writer.nest.stage

@@ -16,13 +16,14 @@ from tilewright.codegen.cuda.operands import Match, draft_of, match
 from tilewright.codegen.cuda.plan import with_registers
 from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.codegen.cuda.window import Window, find_window
-from tilewright.core.dtypes import FLOAT16, FLOAT32, INT8, UINT8
+from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8, DType
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, Expr, Kernel, reduce_axes, select
 from tilewright.runtime.program import Matrix
 from unit.codegen.cpu.kernels import buffer, pure
 from unit.codegen.cuda.contractions import (
     CONTRACTIONS,
+    byte_convolution,
     convolution,
     narrow_product,
     product,
@@ -168,6 +169,32 @@ def test_two_sums_share_a_tile(stride: int, fetch: str) -> None:
     assert dict(odd.refused)["tensor_core"].endswith("a depth that is no whole number of steps")
 
 
+@pytest.mark.parametrize(
+    ("kind", "each_row", "reason"),
+    [
+        (BFLOAT16, False, "two sums of other types"),
+        (FLOAT16, True, "two sums of other rows or columns"),
+    ],
+)
+def test_sums_of_other_operands_do_not_share_a_tile(
+    kind: DType, each_row: bool, reason: str
+) -> None:
+    """Of another type, or with weights of each row's own."""
+    k, q = Axis("k", Dim.of(64)), Axis("q", Dim.of(64))
+    a, b = buffer("a", 256, 64, dtype=FLOAT16), buffer("b", 128, 64, dtype=FLOAT16)
+    c, d = buffer("c", 256, 64, dtype=kind), buffer("d", 256, 128, 64, dtype=kind)
+
+    def body(i: Expr, j: Expr) -> Expr:
+        first = a[i, k.var].cast(FLOAT32) * b[j, k.var].cast(FLOAT32)
+        row = i if each_row else 0
+        second = c[i, q.var].cast(FLOAT32) * d[row, j, q.var].cast(FLOAT32)
+        return reduce_axes("sum", (k,), first) + reduce_axes("sum", (q,), second)
+
+    kernel = pure(buffer("out", 256, 128), (a, b, c, d), body)
+    refused = dict(generate(kernel, clusters=True).stages[0].refused)
+    assert refused["tensor_core"] == reason
+
+
 def test_images_whose_windows_stay_inside_lie_one_below_the_other() -> None:
     found = _window(convolution((8, 128, 28, 14), 64, 1, stride=2))
     assert isinstance(found, Window)
@@ -180,6 +207,9 @@ def test_windows_that_the_copy_engine_cannot_slide() -> None:
     assert isinstance(_window(convolution((1, 64, 40, 40), 64, 3, stride=9)), str)
     assert isinstance(_window(convolution((1, 64, 8, 8), 64, 3, pad=1, last=False)), str)
     assert isinstance(_window(_mirrored()), str)
+    assert isinstance(_window(byte_convolution((1, 8, 8, 128), 64, 3)), Window)
+    border = byte_convolution((1, 8, 8, 128), 64, 3, zero=7)
+    assert _window(border) == "a border that is not 0"
 
 
 def _mirrored() -> Kernel:

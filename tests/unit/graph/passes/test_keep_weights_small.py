@@ -122,8 +122,10 @@ def test_what_does_not_fit_says_why() -> None:
     assert_refuses(make(IO, text, w=W, s=COLUMN), keep_weights_small, "the Gemm scales")
     text = "c = Cast<to=1>(w) p = Mul(c, s) y = MatMul(x, p)"
     assert_refuses(make(IO, text, w=W, s=noise(8, 6)), keep_weights_small, "neither one number")
-    signature = "float[n,8] x, float[6] s => float[n,6] y"
     text = "d = DequantizeLinear<axis=1>(w, s) y = MatMul(x, d)"
+    codes = W.astype(ml_dtypes.float8_e4m3fn)
+    assert_refuses(make(IO, text, opset=19, w=codes, s=COLUMN), keep_weights_small, "no integers")
+    signature = "float[n,8] x, float[6] s => float[n,6] y"
     assert_refuses(make(signature, text, w=W), keep_weights_small, "no constant")
 
 
