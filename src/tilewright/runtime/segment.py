@@ -35,7 +35,7 @@ class Context:
     """What one run writes to: the arena, the argument table, the rows and the status words.
 
     The argument table has addresses in a block at ``base``. Between runs others may use the block,
-    and the context has none.
+    and the context has none, unless its plan keeps memory.
     """
 
     block: Block | None
@@ -89,6 +89,7 @@ class SegmentPlan:
             ) from error
         self._keep_parts()
         self._idle: list[Context] = []
+        self._keeps_memory = False
 
     def _refuse_negative(self, values: list[int]) -> None:
         """No size of an output, or of a buffer that is certainly used, is below zero."""
@@ -111,13 +112,19 @@ class SegmentPlan:
         buffers = zip(self._layout.buffers, self._num_bytes, strict=True)
         return [Lifetime(name, size, first, last) for (name, first, last), size in buffers]
 
+    def keep_memory(self) -> None:
+        """Lets contexts keep their memory between runs, as nothing else would use it."""
+        self._keeps_memory = True
+
     def lease(self) -> Context:
         """A context for one run; give it back with ``release``."""
-        needed = max(self.arena_bytes, ALIGNMENT)
         try:
             context = self._idle.pop()
         except IndexError:
-            return self._make_context(self._arenas.take(needed, 0))
+            return self._make_context(self._arenas.take(max(self.arena_bytes, ALIGNMENT), 0))
+        if context.block is not None:
+            return context
+        needed = max(self.arena_bytes, ALIGNMENT)
         context.block = block = self._arenas.take(needed, context.base)
         if block.address != context.base:
             context.table[self._layout.arena.places] += block.address - context.base
@@ -128,8 +135,9 @@ class SegmentPlan:
         """Makes a context, and its memory, available to later runs."""
         if context.block is None:
             raise InternalError("a context is released twice")
-        self._arenas.give(context.block)
-        context.block = None
+        if not self._keeps_memory:
+            self._arenas.give(context.block)
+            context.block = None
         self._idle.append(context)
 
     def _make_context(self, block: Block) -> Context:

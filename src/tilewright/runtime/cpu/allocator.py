@@ -52,7 +52,7 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
     """
     if num_bytes < 0:
         raise InternalError(f"{purpose} of {num_bytes} bytes")
-    alignment = _PAGE if num_bytes >= _PAGED_FROM else ALIGNMENT
+    alignment = alignment_of(num_bytes)
     check_fits(num_bytes, purpose)
     try:
         block = np.empty(num_bytes + alignment, np.uint8)
@@ -61,6 +61,11 @@ def allocate_at(num_bytes: int, purpose: str = "a buffer") -> tuple[npt.NDArray[
     address = address_of(block)
     start = -address % alignment
     return block[start : start + num_bytes], address + start
+
+
+def alignment_of(num_bytes: int) -> int:
+    """The alignment of memory of that size, in bytes."""
+    return _PAGE if num_bytes >= _PAGED_FROM else ALIGNMENT
 
 
 class Pages:
