@@ -33,7 +33,7 @@ from tilewright.runtime.known_feeds import KnownFeeds
 from tilewright.runtime.ownership import copied, handed_over
 from tilewright.runtime.program import Program, Segment, TensorSpec
 from tilewright.runtime.segment_layout import segment_symbols
-from tilewright.runtime.steady import SteadyRun, fixed_segment
+from tilewright.runtime.steady import SteadyRuns, only_segment
 
 if TYPE_CHECKING:
     from tilewright.runtime.cuda.arrays import DeviceArray
@@ -74,8 +74,10 @@ class Engine:
             name: (low, high) for name, (low, high) in info.get("ranges", {}).items()
         }
         self._feeds = KnownFeeds(parts.program.inputs, self._ranges)
-        self._fixed = None if self._is_for_gpu else fixed_segment(parts.program)
-        self._steady: SteadyRun | None = None
+        self._steady: SteadyRuns | None = None
+        segment = only_segment(parts.program)
+        if segment is not None and self._executor is not None and not self._is_for_gpu:
+            self._steady = SteadyRuns(self._executor, parts.program, segment)
         self._submitter: ThreadPoolExecutor | None = None
         self._submitter_process = 0
         self._lock = Lock()
@@ -221,10 +223,9 @@ class Engine:
             found = self._steady(feeds)
             if found is not None:
                 return found
-        executor = self._runnable()
-        results = self._run(executor, by_name(feeds, inputs, self.inputs))[0]
-        if self._fixed is not None and self._steady is None:
-            self._steady = SteadyRun(executor, self._parts.program, self._fixed)
+        results, sizes = self._run(self._runnable(), by_name(feeds, inputs, self.inputs))
+        if self._steady is not None:
+            self._steady.learn(sizes)
         return results
 
     __call__ = run

@@ -1,17 +1,18 @@
 """The short way of a run: what does not change between runs of the same sizes is kept.
 
-Input -> Output: a program of one segment whose sizes are fixed, plain arrays by name -> arrays by
-output name.
-Guarantees: results are those of the long way; None for feeds that the long way has more to do
-with than to look at them; safe from several threads at once (each run leases a context).
+Input -> Output: a program of one segment, plain arrays by name -> arrays by output name.
+Guarantees: only sizes that the long way has accepted are run, and results are those of the long
+way; None for feeds that it has more to do with than to look at them; safe from several threads at
+once (each run leases a context).
 Why: kernels leave nothing of the interpreter in a processor's caches, so that a line of Python
 between two runs takes ten times as long as in a loop of its own, and the long way up to 0.2 ms.
-Not here: the checks of other feeds (runtime.feeds), programs of several steps (runtime.executor).
+Not here: the checks of other feeds (runtime.feeds), programs of several parts (runtime.executor).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,101 +21,139 @@ import numpy as np
 from tilewright.core.dtypes import STRING
 from tilewright.runtime.checks import shape_of
 from tilewright.runtime.cpu.allocator import address_of, alignment_of, refused
-from tilewright.runtime.executor import Executor
+from tilewright.runtime.executor import MAX_PLANS, Executor
 from tilewright.runtime.ownership import handed_over
-from tilewright.runtime.program import Program, Segment, TensorSpec
+from tilewright.runtime.program import Bind, Program, Segment, TensorArg, TensorSpec
+from tilewright.runtime.segment import SegmentPlan
 from tilewright.runtime.segment_layout import segment_symbols
 
 _PLAIN = 0x1 | 0x100  # NumPy's flags of arrays that are row-major, and aligned
 
+Shapes = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True, slots=True)
-class _Value:
-    """A tensor of the caller.
-
-    Attributes:
-        number: of its address in what a plan binds.
-        alignment, room: of the memory of a result, in bytes.
-    """
+class _Result:
+    """Memory of an output: ``room`` bytes, so that an aligned array fits."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    number: int
+    number: int  # of its address
     alignment: int
     room: int
 
 
-def fixed_segment(program: Program) -> Segment | None:
-    """The segment that all runs are, on arrays of the same sizes; None for other programs."""
-    match program.steps:
-        case (Segment() as segment,):
-            fixed = all(map(_is_fixed, program.inputs)) and not segment_symbols(segment)
-            return segment if fixed and all(handed_over(program)) else None
-    return None
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What runs of the same shapes need."""
+
+    plan: SegmentPlan
+    results: tuple[_Result, ...]
 
 
-def _is_fixed(spec: TensorSpec) -> bool:
-    if spec.container != "tensor" or spec.dtype is STRING or spec.shape is None:
-        return False
-    return all(dim.is_const for dim in spec.shape)
+def only_segment(program: Program) -> Segment | None:
+    """The segment of a program that does nothing else, but for sizes that follow from sizes."""
+    *before, last = program.steps or (None,)
+    if not isinstance(last, Segment) or not all(handed_over(program)):
+        return None
+    plain = all(
+        spec.container == "tensor" and spec.dtype is not STRING and spec.shape is not None
+        for spec in program.inputs
+    )
+    from_sizes = all(
+        isinstance(step, Bind) and not any(isinstance(arg, TensorArg) for arg in step.args)
+        for step in before
+    )
+    return last if plain and from_sizes else None
 
 
-class SteadyRun:
-    """Runs of a program.
+class SteadyRuns:
+    """Runs of a program, of shapes that were run before.
 
     Args:
         executor: of the engine.
         program: inputs and outputs of the engine.
-        segment: the program's ``fixed_segment``.
-
-    Raises:
-        UserError: as a run that the executor makes.
+        segment: the program's ``only_segment``.
     """
 
     def __init__(self, executor: Executor, program: Program, segment: Segment) -> None:
-        self._plan = plan = executor.plan(segment, {})
-        plan.keep_memory()
+        self._executor, self._segment = executor, segment
         self._run = executor.native.run
-        bound = [spec.name for spec in (*plan.inputs, *segment.outputs)]
-        numbers = {name: number for number, name in enumerate(bound)}
-        self._count = len(bound)
+        self._specs, self._outputs = program.inputs, program.outputs
+        read = [spec.name for spec in segment.inputs if spec.name not in executor.constants]
+        bound = [*read, *(spec.name for spec in segment.outputs)]
+        self._numbers = {name: number for number, name in enumerate(bound)}
         # An input that nothing reads is looked at as well; its address goes to a place of its own.
-        self._inputs = [_value(spec, numbers.get(spec.name, len(bound))) for spec in program.inputs]
-        self._outputs = [_value(spec, numbers[spec.name]) for spec in program.outputs]
+        self._inputs = [
+            (spec.name, spec.dtype.numpy, self._numbers.get(spec.name, len(bound)))
+            for spec in program.inputs
+        ]
+        self._no_addresses = [0] * (len(bound) + 1)
+        self._known: dict[Shapes, _Sizes] = {}
+
+    def learn(self, symbols: Mapping[str, int]) -> None:
+        """Keeps what a run needs that went the long way.
+
+        Args:
+            symbols: all sizes of that run.
+        """
+        shapes = tuple(shape_of(spec, symbols) for spec in self._specs)
+        if shapes in self._known:
+            return
+        plan = self._executor.plan(self._segment, symbols)
+        if not segment_symbols(self._segment):
+            plan.keep_memory()
+        if len(self._known) >= MAX_PLANS:
+            self._known.clear()
+        results = tuple(self._result(spec, symbols) for spec in self._outputs)
+        self._known[shapes] = _Sizes(plan, results)
+
+    def _result(self, spec: TensorSpec, symbols: Mapping[str, int]) -> _Result:
+        shape, dtype = shape_of(spec, symbols), spec.dtype.numpy
+        num_bytes = math.prod(shape) * dtype.itemsize
+        alignment = alignment_of(num_bytes)
+        number = self._numbers[spec.name]
+        return _Result(spec.name, dtype, shape, number, alignment, num_bytes + alignment)
 
     def __call__(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
-        """Arrays by output name; None where the feeds are not plain arrays as they are declared.
+        """Arrays by output name; None where feeds are not plain arrays of known shapes.
 
         Raises:
-            OutOfMemory: a result does not fit into this machine.
+            OutOfMemory: a result, or the arena, does not fit into this machine.
             OutOfRange: an index in the data lies outside of its tensor.
             ShapeMismatch: a size of the model can never fit.
         """
         if len(feeds) != len(self._inputs):
             return None
-        addresses = [0] * (self._count + 1)
-        for value in self._inputs:
-            array = feeds.get(value.name)
+        addresses, shapes = self._no_addresses.copy(), []
+        for name, dtype, number in self._inputs:
+            array = feeds.get(name)
             if (
                 type(array) is not np.ndarray
-                or array.dtype is not value.dtype
-                or array.shape != value.shape
+                or array.dtype is not dtype
                 or array.flags.num & _PLAIN != _PLAIN
             ):
                 return None
-            addresses[value.number] = address_of(array)
+            shapes.append(array.shape)
+            addresses[number] = address_of(array)
+        known = self._known.get(tuple(shapes))
+        if known is None:
+            return None
         results: dict[str, Any] = {}
-        for value in self._outputs:
+        for result in known.results:
             try:
-                block = np.empty(value.room, np.uint8)
+                block = np.empty(result.room, np.uint8)
             except MemoryError as error:
-                raise refused(error, f"the value {value.name}") from error
+                raise refused(error, f"the value {result.name}") from error
             address = address_of(block)
-            start = -address % value.alignment
-            results[value.name] = np.ndarray(value.shape, value.dtype, block, start)
-            addresses[value.number] = address + start
-        plan = self._plan
+            start = -address % result.alignment
+            results[result.name] = np.ndarray(result.shape, result.dtype, block, start)
+            addresses[result.number] = address + start
+        self._launch(known.plan, addresses)
+        return results
+
+    def _launch(self, plan: SegmentPlan, addresses: list[int]) -> None:
         context = plan.lease()
         try:
             plan.bind(context, addresses)
@@ -125,11 +164,3 @@ class SteadyRun:
             plan.release(context)
         if failed:
             raise plan.error(failed)
-        return results
-
-
-def _value(spec: TensorSpec, number: int) -> _Value:
-    shape, dtype = shape_of(spec, {}), spec.dtype.numpy
-    num_bytes = math.prod(shape) * dtype.itemsize
-    alignment = alignment_of(num_bytes)
-    return _Value(spec.name, dtype, shape, number, alignment, num_bytes + alignment)

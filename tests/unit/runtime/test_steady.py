@@ -14,14 +14,16 @@ from onnx import TensorProto
 import tilewright as tw
 from tilewright.core.dtypes import STRING
 from tilewright.core.errors import OutOfMemory, OutOfRange, ShapeMismatch
-from tilewright.runtime.program import Program, Reshape
-from tilewright.runtime.steady import SteadyRun, fixed_segment
+from tilewright.core.shape import Dim
+from tilewright.runtime.executor import MAX_PLANS
+from tilewright.runtime.program import Bind, DimsArg, Reshape, TensorArg
+from tilewright.runtime.steady import SteadyRuns, only_segment
 from unit.compiler.models import compiled, normal
 from unit.graph.models import model_of, node, tensor_info
-from unit.runtime.programs import program, spec
+from unit.runtime.programs import program, spec, unknown
 
 
-def _model() -> onnx.ModelProto:
+def _model(rows: int | str = 6) -> onnx.ModelProto:
     nodes = [
         node("Gather", ["x", "k"], ["rows"], axis=0),
         node("MatMul", ["rows", "w"], ["product"]),
@@ -29,7 +31,7 @@ def _model() -> onnx.ModelProto:
         node("Neg", ["x"], ["z"]),
     ]
     inputs = [
-        tensor_info("x", (6, 8)),
+        tensor_info("x", (rows, 8)),
         tensor_info("k", (3,), TensorProto.INT64),
         tensor_info("unread"),
     ]
@@ -52,14 +54,20 @@ def engine() -> tw.Engine:
     return compiled(_model())
 
 
-@pytest.fixture
-def steady(engine: tw.Engine) -> SteadyRun:
-    segment = fixed_segment(engine.program)
+def _steady(engine: tw.Engine) -> SteadyRuns:
+    segment = only_segment(engine.program)
     assert segment is not None
-    return SteadyRun(engine._runnable(), engine.program, segment)
+    return SteadyRuns(engine._runnable(), engine.program, segment)
 
 
-def test_results_are_those_of_the_long_way(engine: tw.Engine, steady: SteadyRun) -> None:
+@pytest.fixture
+def steady(engine: tw.Engine) -> SteadyRuns:
+    made = _steady(engine)
+    made.learn({})
+    return made
+
+
+def test_results_are_those_of_the_long_way(engine: tw.Engine, steady: SteadyRuns) -> None:
     feeds = _feeds()
     _same(steady(feeds) or {}, engine.run(feeds))
 
@@ -71,6 +79,30 @@ def test_an_engine_takes_it_from_the_second_run_on(
     first = engine.run(feeds)
     monkeypatch.setattr(engine, "_run", None)
     _same(engine.run(feeds), first)
+
+
+def test_only_sizes_that_were_run_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = compiled(_model("n"), dims={"n": (6, 64)})
+    sizes = (6, 9, 64)
+    expected = {n: engine.run(_feeds(x=normal(n, 8))) for n in sizes}
+    assert _steady(engine)(_feeds()) is None
+    with pytest.raises(ShapeMismatch, match="outside of its declared range"):
+        engine.run(_feeds(x=normal(65, 8)))
+    monkeypatch.setattr(engine, "_run", None)
+    for n in (*sizes, *sizes):
+        _same(engine.run(_feeds(x=normal(n, 8))), expected[n])
+    with pytest.raises(TypeError, match="not callable"):
+        engine.run(_feeds(x=normal(7, 8)))
+
+
+def test_many_sizes_are_not_all_kept() -> None:
+    engine = compiled(_model("n"))
+    for n in [*range(6, 8 + MAX_PLANS), 6]:
+        feeds = _feeds(x=normal(n, 8))
+        for _ in range(2):
+            np.testing.assert_array_equal(engine.run(feeds)["z"], -feeds["x"])
+    assert engine._steady is not None
+    assert len(engine._steady._known) <= MAX_PLANS
 
 
 @pytest.mark.parametrize(
@@ -88,7 +120,7 @@ def test_an_engine_takes_it_from_the_second_run_on(
     ids="swapped columns strided misaligned list subclass shape dtype".split(),
 )
 def test_other_feeds_are_left_to_the_long_way(
-    engine: tw.Engine, steady: SteadyRun, change: Callable[[Any], Any]
+    engine: tw.Engine, steady: SteadyRuns, change: Callable[[Any], Any]
 ) -> None:
     feeds = _feeds()
     expected = engine.run(feeds)
@@ -153,7 +185,9 @@ def test_an_index_out_of_range_is_told_each_time_and_forgotten(engine: tw.Engine
         _same(engine.run(feeds), expected)
 
 
-def test_no_memory_for_a_result_is_told(steady: SteadyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_a_result_is_told(
+    steady: SteadyRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_memory(*_: Any) -> Any:
         raise MemoryError("none")
 
@@ -175,19 +209,37 @@ def test_memory_is_kept_between_runs_and_not_taken_twice(engine: tw.Engine) -> N
     assert before.block is not None
 
 
+def test_memory_of_different_sizes_is_shared() -> None:
+    engine = compiled(_model("n"))
+    blocks = set()
+    for n in (40, 6, 40, 6):
+        engine.run(_feeds(x=normal(n, 8)))
+        plan = engine._runnable().plan(engine.program.steps[-1], {"n": n})  # type: ignore[arg-type]
+        context = plan.lease()
+        blocks.add(context.base)
+        plan.release(context)
+        assert context.block is None
+    assert len(blocks) == 1
+
+
 def test_programs_of_other_kinds_stay_with_the_executor(engine: tw.Engine) -> None:
     whole = engine.program
     (segment,) = whole.steps
     x = whole.inputs[0]
     text = spec("x", 2, dtype=STRING)
-    renamed = Reshape(source=whole.outputs[0].name, target=spec("flat", 48))
-    assert fixed_segment(whole) is segment
-    others: list[Program] = [
-        program((spec("x", "n", 8),), whole.outputs, segment),
+    flat = Reshape(source=whole.outputs[0].name, target=spec("flat", 48))
+    size = Dim.symbol("n")
+    of_sizes = Bind(function="positive", args=(DimsArg((size,)),), symbols=(), node="")
+    of_data = Bind(function="positive", args=(TensorArg("k"),), symbols=("n",), node="")
+    assert only_segment(whole) is segment
+    assert only_segment(program(whole.inputs, whole.outputs, of_sizes, segment)) is segment
+    others = [
         program((text,), whole.outputs, segment),
+        program((unknown("x"),), whole.outputs, segment),
         program((x,), (*whole.outputs, whole.outputs[0]), segment),
         program((x,), (x,), segment),
-        program(whole.inputs, whole.outputs, segment, renamed),
+        program(whole.inputs, whole.outputs, of_data, segment),
+        program(whole.inputs, whole.outputs, segment, flat),
         program(whole.inputs, whole.outputs),
     ]
-    assert [fixed_segment(other) for other in others] == [None] * 6
+    assert [only_segment(other) for other in others] == [None] * 7
