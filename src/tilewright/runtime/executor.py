@@ -26,7 +26,7 @@ from tilewright.core.forks import renew_in_child
 from tilewright.runtime import control
 from tilewright.runtime.bindings import BINDINGS
 from tilewright.runtime.checks import arguments, shape_of
-from tilewright.runtime.cpu.allocator import address_of, empty_at, refused
+from tilewright.runtime.cpu.allocator import address_of, empty_at, prepare_results, refused
 from tilewright.runtime.cpu.arena_pool import ArenaPool
 from tilewright.runtime.feeds import bind_shape
 from tilewright.runtime.program import (
@@ -194,6 +194,7 @@ class Executor:
             names = layout.dims.names
             if names and set(names) <= self._largest.keys():
                 self._arenas.prepare(layout.arena_bytes(self._largest))
+                prepare_results(layout.output_bytes(self._largest))
         return SegmentPlan(layout, dict(sizes), self._arenas)
 
     def plan(self, segment: Segment, symbols: Mapping[str, int]) -> Any:

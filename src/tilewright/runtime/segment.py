@@ -112,6 +112,11 @@ class SegmentPlan:
         buffers = zip(self._layout.buffers, self._num_bytes, strict=True)
         return [Lifetime(name, size, first, last) for (name, first, last), size in buffers]
 
+    @property
+    def depends_on_sizes(self) -> bool:
+        """Whether the segment has plans for other sizes."""
+        return bool(self._layout.dims.names)
+
     def keep_memory(self) -> None:
         """Lets contexts keep their memory between runs, as nothing else would use it."""
         self._keeps_memory = True

@@ -12,6 +12,7 @@ Not here: sizes, memory (segment).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -155,6 +156,15 @@ class SegmentLayout:
         """Size of the arena of a run of these sizes."""
         values = self.dims.evaluate(sizes)
         return self.timeline.place([max(0, values[slot]) for slot in self.num_bytes])[1]
+
+    def output_bytes(self, sizes: Mapping[str, int]) -> list[int]:
+        """Size of each output of a run of these sizes."""
+        values, specs = self.dims.evaluate(sizes), self.segment.outputs
+        shapes = [[max(0, values[slot]) for slot in own] for own in self.output_shapes]
+        return [
+            math.prod(shape) * spec.dtype.numpy.itemsize
+            for shape, spec in zip(shapes, specs, strict=True)
+        ]
 
     def _slots(self, dims: Sequence[Dim]) -> list[int]:
         return [self.dims.slot(dim) for dim in dims]

@@ -25,7 +25,6 @@ from tilewright.runtime.executor import MAX_PLANS, Executor
 from tilewright.runtime.ownership import handed_over
 from tilewright.runtime.program import Bind, Program, Segment, TensorArg, TensorSpec
 from tilewright.runtime.segment import SegmentPlan
-from tilewright.runtime.segment_layout import segment_symbols
 
 _PLAIN = 0x1 | 0x100  # NumPy's flags of arrays that are row-major, and aligned
 
@@ -102,7 +101,7 @@ class SteadyRuns:
         if shapes in self._known:
             return
         plan = self._executor.plan(self._segment, symbols)
-        if not segment_symbols(self._segment):
+        if not plan.depends_on_sizes:
             plan.keep_memory()
         if len(self._known) >= MAX_PLANS:
             self._known.clear()

@@ -210,6 +210,18 @@ def test_the_arena_of_the_largest_declared_sizes_is_there_after_the_first_run(
     assert (executor._arenas.take(64, 0).num_bytes >= needed) is is_there
 
 
+def test_results_of_the_largest_declared_sizes_are_prepared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared: list[list[int]] = []
+    monkeypatch.setattr("tilewright.runtime.executor.prepare_results", prepared.append)
+    model = model_of([node("Relu", ["x"], ["y"])], inputs=[tensor_info("x", ("n", 3))], opset=21)
+    engine = compiled(model, dims={"n": (0, 50)})
+    for n in (2, 1):
+        engine.run(x=normal(n, 3))
+    assert prepared == [[50 * 3 * 4]]
+
+
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_empty_inputs_run(size: int) -> None:
     x = normal(size, 3)

@@ -29,6 +29,7 @@ ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
 _PAGE = 4096
 _PAGED_FROM = 1 << 20
+_MOST_PREPARED = 16 << 20  # of results; the C library keeps blocks of up to 32 MiB
 _CLEARED_FROM = 8 << 20  # new bytes, which another thread is started for
 _POPULATE_WRITE = 23  # of Linux; Python has no name for it
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -185,6 +186,25 @@ def empty_at(
     """``empty``, and the address."""
     block, address = allocate_at(math.prod(shape) * dtype.itemsize, purpose)
     return np.ndarray(shape, dtype, block), address
+
+
+def prepare_results(sizes: Sequence[int]) -> None:
+    """Has the C library keep touched pages for results of these sizes, at most 16 MiB in all.
+
+    It gives a large block back to the system when it is freed, but keeps later ones of that size:
+    without this the first result of each larger size would be of new pages.
+
+    Args:
+        sizes: bytes of each result of a run.
+    """
+    if not sizes or sum(sizes) > _MOST_PREPARED:
+        return
+    with suppress(OutOfMemory):
+        for _ in range(2):
+            blocks = [allocate(size) for size in sizes]
+            for block in blocks:
+                block[::_PAGE] = 0
+            del block, blocks
 
 
 def put_side_by_side(arrays: dict[str, npt.NDArray[Any]]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,13 @@ import numpy as np
 import pytest
 
 from tilewright.core.errors import InternalError, OutOfMemory
+from tilewright.runtime.cpu import allocator
 from tilewright.runtime.cpu.allocator import (
     allocate,
     empty,
     is_aligned,
     memory_limit_bytes,
+    prepare_results,
     put_side_by_side,
 )
 
@@ -105,3 +110,34 @@ def test_what_is_mapped_from_a_file_stays_there(tmp_path: Path) -> None:
     assert arrays["w"] is before["w"]
     assert arrays["m"] is before["m"]
     assert arrays["v"] is not before["v"]
+
+
+_FAULTS_OF_A_FIRST_RESULT = """
+import resource, sys
+from tilewright.runtime.cpu.allocator import allocate, prepare_results
+prepare_results(list(map(int, sys.argv[1:])))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+block = allocate(3 << 20)
+block[::4096] = 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep no blocks")
+def test_results_that_were_prepared_have_pages() -> None:
+    def faults(*sizes: int) -> int:
+        command = [sys.executable, "-c", _FAULTS_OF_A_FIRST_RESULT, *map(str, sizes)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert faults(1000, 4 << 20) < 20
+    assert faults() > 700
+    assert faults(17 << 20) > 700  # more than is prepared
+
+
+def test_nothing_is_said_where_results_cannot_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: int) -> Any:
+        raise OutOfMemory("none", remedy="none")
+
+    monkeypatch.setattr(allocator, "allocate", none)
+    prepare_results([100])
