@@ -16,6 +16,7 @@ from tilewright.kernel.ir import Call, Cast, Const, Expr
 
 _LARGE = 1e30  # beyond this, sums and products may overflow float32
 _MAX_HEIGHT = 40
+_LEAST_GELU = -0.16998
 _SLACK = 1 + 2.0**-20  # more than what rounding adds
 
 
@@ -67,9 +68,14 @@ def _call(expr: Call) -> Bounds:
         return _of_type(expr.dtype)
     if expr.op == "select":
         return _select(expr)
+    if expr.op == "gelu":
+        found = bounds(expr.args[0])
+        return Bounds(_LEAST_GELU, max(0.0, found.high * _SLACK), not found.is_finite)
     if expr.op not in ("add", "sub", "mul", "div", "neg", "round"):
         return ANYTHING
     args = [bounds(arg) for arg in expr.args]
+    if expr.op in ("mul", "div") and isinstance(expr.args[1], Const) and args[1].is_finite:
+        return _scaled(args[0], float(expr.args[1].value), expr.op)
     if not all(arg.is_finite for arg in args):
         return ANYTHING
     left, right = args[0], args[-1]
@@ -89,6 +95,15 @@ def _call(expr: Call) -> Bounds:
                 return ANYTHING
             ends = [left.low / right.low, left.high / right.low]
     return _widened(min(ends), max(ends), Bounds(min(ends), max(ends), maybe_nan=False))
+
+
+def _scaled(found: Bounds, factor: float, op: str) -> Bounds:
+    """Of a product with a number or a quotient by it, of what may be infinite or NaN too."""
+    if not 1 / _LARGE < abs(factor) < _LARGE:
+        return ANYTHING
+    ends = [end * factor if op == "mul" else end / factor for end in (found.low, found.high)]
+    ends = [end if abs(end) < _LARGE else math.copysign(math.inf, end) for end in ends]
+    return _widened(min(ends), max(ends), found)
 
 
 def _widened(low: float, high: float, like: Bounds) -> Bounds:

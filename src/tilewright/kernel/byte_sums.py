@@ -30,8 +30,8 @@ _BYTE = 8
 _WHOLE = 256.0  # at most, of a number with 9 bits
 _PAIR = 2
 _LEAST, _MOST = 2.0**-8, 2.0**12  # of a factor: between them, float64 has every bit of an fma
-_STEPS = (0, 1, -1, 2, -2)
-_LINEAR = {
+STEPS = (0, 1, -1, 2, -2)
+LINEAR = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -74,10 +74,10 @@ def _candidates(inner: Expr, first: Expr, second: Expr) -> Iterator[tuple[float,
     places = ({first: x, second: y} for x, y in ((0, 0), (1, 0), (0, 1)))
     offset, *ends = (float(_exactly(inner, at, np.float64)) for at in places)
     exact = (*(end - offset for end in ends), offset)
-    moves = list(product(_STEPS, _STEPS, _STEPS if offset else (0,)))
+    moves = list(product(STEPS, STEPS, STEPS if offset else (0,)))
     if all(_LEAST < abs(one) < _MOST for one in exact if one):
         for steps in sorted(moves, key=lambda steps: sum(map(abs, steps))):
-            yield tuple(_moved(one, count) for one, count in zip(exact, steps, strict=True))
+            yield tuple(moved(one, count) for one, count in zip(exact, steps, strict=True))
 
 
 def _leaves(inner: Expr) -> list[Expr] | None:
@@ -90,7 +90,7 @@ def _leaves(inner: Expr) -> list[Expr] | None:
             continue
         if _is_whole(node):
             found += [] if node in found else [node]
-        elif isinstance(node, Call) and node.op in _LINEAR and _has_constant(node):
+        elif isinstance(node, Call) and node.op in LINEAR and _has_constant(node):
             stack.extend(node.args)
         else:
             return None
@@ -128,14 +128,14 @@ def _exactly(inner: Expr, at: dict[Expr, Any], kind: type = np.float32) -> Float
     args = [_exactly(arg, at, kind) for arg in inner.children]
     if not isinstance(inner, Call):
         raise InternalError(f"{inner} is not linear")
-    return np.asarray(_LINEAR[inner.op](*args))
+    return np.asarray(LINEAR[inner.op](*args))
 
 
 def _rounded(value: Floats, low: float, high: float) -> Floats:
     return np.asarray(np.rint(np.clip(value, np.float32(low), np.float32(high))))
 
 
-def _moved(number: float, steps: int) -> float:
+def moved(number: float, steps: int) -> float:
     """The float32 that lies so many numbers further from 0."""
     near = np.float32(number)
     return float(np.int32(near.view(np.int32) + steps).view(np.float32))

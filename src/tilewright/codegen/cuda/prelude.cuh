@@ -179,6 +179,22 @@ TW_FN s64 tw_checked(s64 i, s64 n, int* status, int call) {
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) TwPack {
   T v[N];
 };
+// Bytes stay words of 4: an array of bytes would be taken apart and put together again.
+template <class T> struct TwBytes {
+  u32 words[2];
+  struct Byte {
+    u32& word;
+    int at;
+    __device__ __forceinline__ operator T() const { return (T)(word >> at); }
+    __device__ __forceinline__ void operator=(T x) {
+      word = (word & ~(0xffu << at)) | (u32)(u8)x << at;
+    }
+  };
+  __device__ __forceinline__ T operator[](int e) const { return (T)(words[e / 4] >> e % 4 * 8); }
+  __device__ __forceinline__ Byte operator[](int e) { return {words[e / 4], e % 4 * 8}; }
+};
+template <> struct alignas(8) TwPack<u8, 8> { TwBytes<u8> v; };
+template <> struct alignas(8) TwPack<s8, 8> { TwBytes<s8> v; };
 
 // --- floats
 
@@ -248,13 +264,16 @@ TW_FN float tw_rough_erf(float x) {
 }
 // x P(X < x) = max(x, 0) - a P(X > a) for a = |x| and a normal X, whose tail's logarithm is almost a
 // polynomial: within 3e-7 for all x, and within 4e-7 |x|.
-TW_FN float tw_rough_gelu(float x) {
+TW_FN float tw_gelu_tail(float x) {
   float a = fminf(fabsf(x), 8.0f);
   float p = -1.0f + a * (-1.1511269298056728f + a * (-0.4590439215668659f +
             a * (-0.05294858398670941f + a * (0.007670805958619141f + a * (-0.0005757989069619427f +
             a * (-1.2794698246198167e-05f + a * 4.2783701813670665e-06f))))));
-  return tw_max(x, 0.0f) - a * tw_exp2(p);
+  return a * tw_exp2(p);
 }
+TW_FN float tw_rough_gelu(float x) { return tw_max(x, 0.0f) - tw_gelu_tail(x); }
+// The same, but almost 0 for NaN.
+TW_FN float tw_rough_gelu_or_0(float x) { return fmaxf(x, 0.0f) - tw_gelu_tail(x); }
 // Quantised values (exact.py). Numbers below 2^22 are rounded to the nearest, half to even.
 TW_FN int tw_nearest(float x) { return tw_bits<int>(x + 12582912.0f) - 0x4b400000; }
 TW_FN float tw_whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
@@ -264,6 +283,65 @@ TW_FN float tw_byte_to_float(u8 x, int zero) {
 }
 TW_FN float tw_byte_to_float(s8 x, int zero) {
   return tw_bits<float>(0x4b000000u | (u32)(u8)(x ^ 0x80)) - (8388736.0f + (float)zero);
+}
+// Packs of bytes, without taking words apart. Chosen: 4 of 8 bytes, by their places.
+TW_FN u32 tw_chosen(u32 a, u32 b, u32 places) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(a, b, places);
+#else
+  u64 both = (u64)b << 32 | a;
+  u32 found = 0;
+  for (int k = 0; k < 4; ++k) found |= (u32)(both >> (places >> 4 * k & 7) * 8 & 0xff) << 8 * k;
+  return found;
+#endif
+}
+template <class T> TW_FN float tw_byte_to_float(const TwPack<T, 8>& pack, int e, int zero) {
+  constexpr bool SIGNED = (T)-1 < 0;
+  u32 word = pack.v.words[e / 4] ^ (SIGNED ? 0x80808080u : 0u);
+  return tw_bits<float>(tw_chosen(word, 0x4b000000u, 0x7440u | e % 4)) -
+         (8388608.0f + (float)(zero + (SIGNED ? 128 : 0)));
+}
+// Bits whose last byte is x, a small number, rounded, and an integer.
+TW_FN u32 tw_marked(float x, int zero) {
+  if (zero % 2) return tw_bits<u32>(x + 12582912.0f) + (u32)zero;
+  return tw_bits<u32>(x + (12582912.0f + (float)zero));
+}
+template <class T> TW_FN TwPack<T, 8> tw_last_bytes(const u32 (&from)[8]) {
+  TwPack<T, 8> pack;
+  for (int k = 0; k < 2; ++k)
+    pack.v.words[k] = tw_chosen(tw_chosen(from[4 * k], from[4 * k + 1], 0x0040u),
+                                tw_chosen(from[4 * k + 2], from[4 * k + 3], 0x0040u), 0x5410u);
+  return pack;
+}
+// e4m3: pairs share an instruction.
+TW_FN TwPack<u8, 8> tw_floats_to_e4m3(const float (&from)[8]) {
+  TwPack<u8, 8> pack;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  for (int k = 0; k < 2; ++k)
+    asm("{\n.reg .b16 l, h;\ncvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\nmov.b32 %0, {l, h};\n}"
+        : "=r"(pack.v.words[k])
+        : "f"(from[4 * k]), "f"(from[4 * k + 1]), "f"(from[4 * k + 2]), "f"(from[4 * k + 3]));
+#else
+  for (int e = 0; e < 8; ++e) pack.v[e] = tw_float_to_e4m3(from[e]);
+#endif
+  return pack;
+}
+TW_FN void tw_e4m3_to_floats(float (&to)[8], const TwPack<u8, 8>& from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  for (int k = 0; k < 2; ++k)
+    asm("{\n.reg .b32 p, q;\n.reg .b16 l, h;\nmov.b32 {l, h}, %4;\ncvt.rn.f16x2.e4m3x2 p, l;\n"
+        "cvt.rn.f16x2.e4m3x2 q, h;\nmov.b32 {l, h}, p;\ncvt.f32.f16 %0, l;\n"
+        "cvt.f32.f16 %1, h;\nmov.b32 {l, h}, q;\ncvt.f32.f16 %2, l;\ncvt.f32.f16 %3, h;\n}"
+        : "=f"(to[4 * k]), "=f"(to[4 * k + 1]), "=f"(to[4 * k + 2]), "=f"(to[4 * k + 3])
+        : "r"(from.v.words[k]));
+#else
+  for (int e = 0; e < 8; ++e) to[e] = tw_e4m3_to_float(from.v[e]);
+#endif
+}
+// a / b by its inverse, cut off, and what was cut: quotients.py.
+TW_FN float tw_quotient_by(float a, float high, float low) {
+  return fmaf(a, high, tw_product(a, low));
 }
 // a / b, correctly rounded: an estimate, mended by its remainder, which is exact.
 TW_FN float tw_quotient(float a, float b, float inverse) {

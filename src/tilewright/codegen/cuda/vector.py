@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from tilewright.codegen.cuda import scalar
+from tilewright.codegen.cuda import exact, scalar
 from tilewright.codegen.cuda.plan import ONE
 from tilewright.codegen.cuda.writer import Writer
-from tilewright.core.dtypes import DType
+from tilewright.core.dtypes import FLOAT8_E4M3FN, FLOAT32, DType
 from tilewright.core.shape import Dim
 from tilewright.kernel.affine import ZERO, Affine
-from tilewright.kernel.ir import Axis, Call, Expr, Load, Reduce, identity_of, walk
+from tilewright.kernel.ir import Axis, Call, Cast, Expr, Load, Reduce, identity_of, walk
 
 WIDTH = 8
+_OF_PACK = ".v[e]"  # the point of a loop
 _UNROLLED = 7  # points of a reduction's axis whose reads are under way together
 
 
@@ -72,17 +73,62 @@ def write_points(writer: Writer, axis: str, base: str, given: Mapping[Expr, str]
             if node not in known:
                 known[node] = accumulate(writer, node, axis, base)
         known.update(load_packs(writer, axis, values, known))
-        outputs = []
-        for store, _ in stores:
-            outputs.append(writer.name("out"))
-            writer.line(f"{pack_type(writer.types[store.buffer])} {outputs[-1]};")
-        with each_point(writer, axis, base, known):
-            for value, name in zip(values, outputs, strict=True):
-                writer.line(f"{name}.v[e] = {writer.value(value)};")
-        for (store, form), name in zip(stores, outputs, strict=True):
+        _convert_float8(writer, axis, base, values, known)
+        packs = _packs(writer, axis, base, values, known)
+        for (store, form), pack in zip(stores, packs, strict=True):
             kind = pack_type(writer.types[store.buffer])
             place = f"{writer.layout.buffers[store.buffer]}[{writer.address(form)}]"
-            writer.line(f"*({kind}*)&{place} = {name};")
+            writer.line(f"*({kind}*)&{place} = {pack};")
+
+
+def _packs(
+    writer: Writer, axis: str, base: str, values: list[Expr], known: Mapping[Expr, str]
+) -> list[str]:
+    """The texts of packs of values; bytes are put together where that takes few instructions."""
+    packs: list[str] = []
+    lines: list[tuple[str, Expr, bool]] = []
+    for value in values:
+        if known.get(value, "").endswith(_OF_PACK):
+            packs.append(known[value].removesuffix(_OF_PACK))
+            continue
+        name, kind = writer.name("out"), scalar.c_type(value.dtype)
+        marked = writer.exact and exact.is_last_byte(value)
+        writer.line(f"u32 {name}[{WIDTH}];" if marked else f"{pack_type(value.dtype)} {name};")
+        packs.append(f"tw_last_bytes<{kind}>({name})" if marked else name)
+        lines.append((name, value, marked))
+    if not lines:
+        return packs
+    with each_point(writer, axis, base, known):
+        for name, value, marked in lines:
+            if marked:
+                writer.line(f"{name}[e] = {exact.last_byte(value, writer.value)};")
+            else:
+                writer.line(f"{name}.v[e] = {writer.value(value)};")
+    return packs
+
+
+def _convert_float8(
+    writer: Writer, axis: str, base: str, values: list[Expr], known: dict[Expr, str]
+) -> None:
+    """Converts neighbours to float8 and back together: what is inside of others first."""
+    nodes = list(dict.fromkeys(n for value in values for n in writer.always(value).values()))
+    casts = [n for n in nodes if isinstance(n, Cast) and not n.bits and n not in known]
+    for node in sorted(casts, key=lambda node: node.height):
+        if node.dtype is FLOAT8_E4M3FN and node.saturate and node.arg.dtype is FLOAT32:
+            wide, name = writer.name("wide"), writer.name("pack")
+            writer.line(f"float {wide}[{WIDTH}];")
+            with each_point(writer, axis, base, known):
+                total = exact.float8_sum(node.arg, writer.value) if writer.exact else None
+                writer.line(f"{wide}[e] = {total or writer.value(node.arg)};")
+            writer.line(f"const {pack_type(node.dtype)} {name} = tw_floats_to_e4m3({wide});")
+            known[node] = f"{name}{_OF_PACK}"
+        elif node.dtype is FLOAT32 and node.arg.dtype is FLOAT8_E4M3FN:
+            text = known.get(node.arg, "")
+            if text.endswith(_OF_PACK):
+                wide = writer.name("wide")
+                writer.line(f"float {wide}[{WIDTH}];")
+                writer.line(f"tw_e4m3_to_floats({wide}, {text.removesuffix(_OF_PACK)});")
+                known[node] = f"{wide}[e]"
 
 
 def pack_type(dtype: DType) -> str:

@@ -287,7 +287,8 @@ class Writer:
         if node.args[0].dtype is INT64 and node.dtype is not BOOL:
             args = [f"(s64){arg}" for arg in args]
         if node.op in ("erf", "gelu") and node.dtype is FLOAT32 and self.rough:
-            return self.define("float", f"tw_rough_{node.op}({args[0]})")
+            of = exact.contracted(node.args[0], self._text) if self.exact else args[0]
+            return self.define("float", f"tw_rough_{node.op}({of})")
         if self.exact and (found := exact.call(node, args, self._text, self.rough)):
             return self.define("float", found)
         return self.define(scalar.c_type(node.dtype), scalar.call(node, args))
@@ -308,7 +309,7 @@ class Writer:
     def _choice(self, node: Call) -> str:
         condition, then, other = node.args
         kind, chosen = self.kind(node), self._text(condition)
-        limited = exact.limit(node, self._text) if self.exact else None
+        limited = exact.limit(node, self._text, self.rough) if self.exact else None
         if limited is not None:
             return self.define(kind, limited)
         if self._known(then) is not None and self._known(other) is not None:
