@@ -95,6 +95,7 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     write_store(writer, found)
     fixed = found.right.source is not None and found.right.source.buffer in draft.constants
     down, across = tile.warps
+    held = tile.holding(-(-units.const // DEPTH) if units.is_const else tile.stages)
     parameters = (
         f"{elements.name}, {tile.rows}, {tile.columns}, {down}, {across}, {tile.stages}, "
         f"{tile.split}, {tile.panel}"
@@ -109,9 +110,9 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         tactic=f"{name}({tile.text})",
         grid=(tiles * tile.split, ONE, ONE),
         threads=tile.threads,
-        shared_bytes=tile.shared_bytes,
+        shared_bytes=held.shared_bytes,
         cluster=tile.split,
-        resident=with_registers(tile.resident, tile.threads, tile.rows * tile.columns),
+        resident=with_registers(held.resident, tile.threads, tile.rows * tile.columns),
         releases=True,
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh"),

@@ -57,6 +57,10 @@ class DeepTile:
         """Shared memory: the steps in flight, or the sums after them."""
         return max(self.stages * self.stage_bytes, self.rows * (self.panel + 4) * 4) + _ALIGNMENT
 
+    def holding(self, steps: int) -> DeepTile:
+        """The tile as far as shared memory is concerned, where there are few steps."""
+        return replace(self, stages=min(self.stages, max(1, -(-steps // self.split))))
+
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a step's operands."""

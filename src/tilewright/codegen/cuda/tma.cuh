@@ -92,11 +92,13 @@ struct TwMatrix {
   static __device__ __forceinline__ void place(int tile, int down, int across, int& m, int& n) {
     int band = tile / (BAND * across), inside = tile % (BAND * across);
     int rows = down - band * BAND < BAND ? down - band * BAND : BAND;
-    m = (band * BAND + inside % rows) * BM;
-    n = inside / rows * BN;
+    int over = rows == BAND ? inside / BAND : inside / rows;  // a division takes long
+    m = (band * BAND + inside - over * rows) * BM;
+    n = over * BN;
   }
 
-  static __device__ __forceinline__ void multiply(const u16* a, const u16* b,
+  // Without `more`, these are the first products of the sums.
+  static __device__ __forceinline__ void multiply(const u16* a, const u16* b, bool more,
                                                   Sum (&sums)[MI][NI][4]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     a += first_row() * DEPTH;
@@ -106,8 +108,10 @@ struct TwMatrix {
     for (int step = 0; step < DEPTH / 16; ++step)
 #pragma unroll
       for (int i = 0; i < MI; ++i)
-        TwWgmma<BN, ELEMENTS>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2, right + step * 2);
+        TwWgmma<BN, ELEMENTS>::add(sums[i], left + i * (64 * DEPTH * 2 / 16) + step * 2,
+                                   right + step * 2, more || step > 0);
 #else
+    if (!more) clear(sums);
 #pragma unroll
     for (int step = 0; step < DEPTH / 8; step += 2)
 #pragma unroll
@@ -124,6 +128,15 @@ struct TwMatrix {
         }
       }
 #endif
+  }
+
+  static __device__ __forceinline__ void clear(Sum (&sums)[MI][NI][4]) {
+#pragma unroll
+    for (int i = 0; i < MI; ++i)
+#pragma unroll
+      for (int j = 0; j < NI; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
   }
 
   static __device__ __forceinline__ void fetch_columns(const TwMap* map, u16* to, int k, int n,
@@ -227,7 +240,7 @@ struct TwMatrix {
                                                 Sum (&sums)[MI][NI][4], Got (&got)[ROUND],
                                                 Read& read, Store& store) {
     // Known when compiled: no branches between packs, where there are registers for several.
-    constexpr bool SEVERAL = SOON<Got> || (AHEAD && ELEMENTS::PAIR == 1);
+    constexpr bool SEVERAL = SOON<Got> || (AHEAD && (GIVES || ELEMENTS::PAIR == 1));
     bool whole = SEVERAL && M % BM == 0 && N % BN == 0;
     int rank = 0;
     if constexpr (SPLIT > 1) {
@@ -299,37 +312,34 @@ struct TwMatrix {
     tw_begin();
     int down = (M + BM - 1) / BM, across = (N + BN - 1) / BN, begin, steps;
     share(K, begin, steps);
-    int turn = -1, lane = threadIdx.x % 32;
-    for (int tile = blockIdx.x / SPLIT; tile < down * across; tile += gridDim.x / SPLIT) {
-      int number = ++turn * steps, m, n;
-      if (TURNS && turn % GROUPS != (int)threadIdx.x / 128) continue;
-      place(tile, down, across, m, n);
-      decltype(read(0, 0)) got[ROUND];
-      if (AHEAD || SOON<decltype(read(0, 0))>)
-        read_round(got, SPLIT > 1 ? (int)tw_rank() * OWN : 0, m, n, M, N, read);
-      if (AHEAD)
+    typedef decltype(read(0, 0)) Got;
+    int lane = threadIdx.x % 32, turn = TURNS ? (int)threadIdx.x / 128 : 0, m, n;
+    int stride = gridDim.x / SPLIT, tile = blockIdx.x / SPLIT + turn * stride;
+    int first = SPLIT > 1 ? (int)tw_rank() * OWN : 0;
+    Got got[ROUND];
+    if (tile < down * across) place(tile, down, across, m, n);
+    if (SOON<Got> && tile < down * across) read_round(got, first, m, n, M, N, read);
+    for (; tile < down * across; turn += TURNS ? GROUPS : 1) {
+      int number = turn * steps;
+      if (AHEAD) {
+        read_round(got, first, m, n, M, N, read);
 #pragma unroll
         for (auto& pack : got) tw_pin(pack);
+      }
       if (TURNS && turn > 0) tw_barrier_wait(turns + turn % GROUPS, (turn - 1) / GROUPS & 1);
       Sum sums[MI][NI][4];
-#pragma unroll
-      for (int i = 0; i < MI; ++i)
-#pragma unroll
-        for (int j = 0; j < NI; ++j)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
       for (int step = 0; step < steps; ++step, ++number) {
         int slot = number % STAGES;
         tw_barrier_wait(full + slot, number / STAGES & 1);
         const u16* a = tiles + slot * STAGE;
 #if TW_WGMMA
         tw_wgmma_begin();
-        multiply(a, a + A_SIZE, sums);
+        multiply(a, a + A_SIZE, step > 0, sums);
         tw_wgmma_end();
         tw_wgmma_wait<1>();
         if (step > 0 && lane == 0) tw_barrier_arrive(empty + (number + STAGES - 1) % STAGES);
 #else
-        multiply(a, a + A_SIZE, sums);
+        multiply(a, a + A_SIZE, step > 0, sums);
         __syncwarp();
         if (lane == 0) tw_barrier_arrive(empty + slot);
 #endif
@@ -339,7 +349,18 @@ struct TwMatrix {
       tw_wgmma_wait<0>();
       if (lane == 0) tw_barrier_arrive(empty + (number + STAGES - 1) % STAGES);
 #endif
+      // What the next tile needs of memory is under way while this one is stored.
+      tile += TURNS ? GROUPS * stride : stride;
+      Got later[ROUND];
+      int next_m = 0, next_n = 0;
+      bool more = tile < down * across;
+      if (more) place(tile, down, across, next_m, next_n);
+      if (SOON<Got> && more) read_round(later, first, next_m, next_n, M, N, read);
       finish(tiles, m, n, M, N, sums, got, read, store);
+      m = next_m, n = next_n;
+      if (SOON<Got> && more)
+#pragma unroll
+        for (int k = 0; k < ROUND; ++k) got[k] = later[k];
     }
   }
 };

@@ -13,7 +13,9 @@ _DEPTH_BYTES = 32  # of a row that one instruction multiplies
 
 
 def wgmma_text(columns: int, elements: Elements) -> str:
-    """``TwWgmma<columns, elements>::add(sums, left, right)``: 64 rows by 32 bytes, by 4 warps."""
+    """``TwWgmma<columns, elements>::add(sums, left, right, more)``: 64 rows by 32 bytes, by 4
+    warps; without ``more``, these are the first products of the sums.
+    """
     count = columns // 2
     is_float = elements.total is FLOAT32
     registers = ", ".join(f"%{k}" for k in range(count))
@@ -27,10 +29,10 @@ def wgmma_text(columns: int, elements: Elements) -> str:
     return f"""#if TW_WGMMA
 template <> struct TwWgmma<{columns}, {elements.name}> {{
   static __device__ __forceinline__ void add({total} (&d)[{columns // 8}][4], u64 left,
-                                             u64 right) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+                                             u64 right, int more = 1) {{
+    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"
                  "{name} {{{registers}}}, %{count}, %{count + 1}, p{flags};\\n}}"
-                 : {sums} : "l"(left), "l"(right));
+                 : {sums} : "l"(left), "l"(right), "r"(more));
   }}
 }};
 #endif
