@@ -91,7 +91,8 @@ def ranked_tiles(
     if "tma" not in disabled and tma.refusal(draft, sizes.match) is None:
         cost = tma.cost_of(draft.writer(), sizes.match)
         found = tma_tile.candidates(*numbers, of_bytes=cost > 0)
-        timed += [(tma_tile.predict_us(tile, *numbers, cost), tile) for tile in found]
+        reads = bool(early_reads(draft.writer(), sizes.match))
+        timed += [(tma_tile.predict_us(tile, *numbers, cost, reads), tile) for tile in found]
     if "deep" not in disabled and refusal(draft, draft.writer(), sizes.match) is None:
         deep = deep_tile.candidates(*numbers, sizes.count, clusters)
         timed += [(deep_tile.predict_us(t, *numbers, sizes.count), t) for t in deep]

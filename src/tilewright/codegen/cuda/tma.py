@@ -108,7 +108,7 @@ def write_tma(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         tile.turns,
         found.right.source.buffer in draft.constants,
         mixed,
-        elements.bytes > 1 and tile.reads_ahead(read_bytes),
+        (elements.bytes > 1 or tile.gives) and tile.reads_ahead(read_bytes),
     )
     sizes = f"{elements.name}, {tile.rows}, {tile.columns}, {tile.threads}, {tile.stages}"
     parameters = ", ".join([sizes, *("true" if flag else "false" for flag in flags)])

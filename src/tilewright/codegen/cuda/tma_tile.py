@@ -3,7 +3,7 @@
 Input -> Output: rows, columns, depth -> ``TmaTile``.
 Method: the least time by a linear model, whose rates were fitted to 279 timed kernels of 31 sizes
 with what follows products in networks, on one H200 (its choices took 2 % longer than the best), and
-for products of bytes to 205 of 14 sizes (2.5 % longer).
+for products of bytes to 201 of 42 kernels of networks (2.1 % longer).
 Not here: timing tiles on the GPU at hand.
 """
 
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 MULTIPROCESSORS = 132
 _MOST_SHARING = {2: 132, 4: 112, 8: 96}  # blocks in clusters that find room at once
 DEPTH = 64  # halves of a step
+_FEW_OUTPUTS = 64 * 128
 _ALIGNMENT, _BARRIERS = 1024, 16
 _MOST_BYTES = 226 * 1024
 _SHARED_BYTES = 112 * 1024  # with which two blocks share a multiprocessor
 _MOST_STAGES = 12
 _MOST_SUMS = 64  # of a thread, where two blocks share the registers
-_BUSY = 1.5  # what follows a sum of bytes, from which it is long
 _SMALL, _FEW_STEPS = 128 * 128, 4  # outputs of blocks that store soon after they begin
 _TURN_STEPS = 3  # from which there is something to multiply while another group stores
 _REGISTERS, _MOST_REGISTERS = 16384, 255  # of a quarter of a multiprocessor, of a thread
@@ -29,8 +29,9 @@ _FEW_ROWS, _FAR_US = 256, 1.0  # whose constants no cache holds: threads fetch t
 _SHARED_US = (0.0826, 0.6826)
 _RATES_US = (0.5782, 0.5557, 0.1661, 1.2879, 0.3932, 1.3627)
 _RATES_IN_TURNS_US = (0.0, 0.0, 0.1741, 1.3786, 0.5279, 0.6518)
-_BYTES_US = (0.9019, 0.4008, 0.317, 1.0725, 0.0, 1.6782)
-_BYTES_IN_TURNS_US = (0.3907, 1.33, 0.3934, 0.746, 0.0825, 0.0194)
+_READ_WORDS = 16  # of a thread, of what outputs of bytes need of memory
+_BYTES_US = (2.1749, 0.2376, 0.2713, 0.4676, 0.4753, 0.0, 0.183)
+_BYTES_IN_TURNS_US = (1.012, 0.5451, 0.184, 0.2799, 0.4196, 0.8216, 0.7815)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +78,23 @@ class TmaTile:
         tiles = -(-rows // self.rows) * -(-columns // self.columns)
         return min(tiles * self.split, MULTIPROCESSORS * self.resident)
 
+    def wastes(self, rows: int, columns: int) -> bool:
+        """Whether few outputs have a multiprocessor that two blocks could share."""
+        several = -(-rows // self.rows) * -(-columns // self.columns) > MULTIPROCESSORS
+        few = self.rows * self.columns <= _FEW_OUTPUTS and not self.turns
+        return several and few and self.resident == 1
+
     def reads_ahead(self, bytes_each: int) -> bool:
         """Whether a thread has registers for what its outputs need of memory, beside its sums."""
+        read = self.sums // self.split * bytes_each // 4
+        return 0 < read <= self.free_registers
+
+    @property
+    def free_registers(self) -> int:
+        """Registers of a thread beside its sums and what it works with."""
         warps = -(-self.threads // 128) * self.resident  # of a quarter
         room = _GIVEN_REGISTERS if self.gives else _REGISTERS // (32 * warps) // 8 * 8
-        room = min(room, _MOST_REGISTERS)
-        read = self.sums // self.split * bytes_each // 4
-        return 0 < read <= room - self.sums - _WORKING_REGISTERS
+        return min(room, _MOST_REGISTERS) - self.sums - _WORKING_REGISTERS
 
     @property
     def shared_bytes(self) -> int:
@@ -117,8 +128,7 @@ def candidates(rows: int, columns: int, depth: int, *, of_bytes: bool = False) -
     """All tiles, each with as many steps in flight as fit.
 
     Args:
-        of_bytes: for products of bytes, which were checked with fewer tiles, without giving
-            registers: only those.
+        of_bytes: for products of bytes, which were checked with fewer tiles: only those.
     """
     found = []
     for m, n, groups, turns in _SHAPES:
@@ -130,7 +140,7 @@ def candidates(rows: int, columns: int, depth: int, *, of_bytes: bool = False) -
                 stages=0,
                 resident=resident,
                 turns=turns,
-                gives=groups > 1 and resident == 1 and not of_bytes,
+                gives=groups > 1 and resident == 1,
             )
             tile = _filled(bare, limit, (rows, columns, depth))
             if tile is not None and tile not in found:
@@ -139,6 +149,7 @@ def candidates(rows: int, columns: int, depth: int, *, of_bytes: bool = False) -
     if of_bytes:
         long = depth > _FEW_STEPS * DEPTH
         found = [tile for tile in found if tile.split == 1 and (long or not tile.turns)]
+        found = [tile for tile in found if not tile.wastes(rows, columns)]
     return found
 
 
@@ -192,22 +203,25 @@ def choose_tma_tile(
     found = candidates(rows, columns, depth, of_bytes=of_bytes or cost > 0)
     if reads and not cost and depth <= _FEW_STEPS * DEPTH:
         found = [tile for tile in found if tile.rows * tile.columns <= _SMALL]
-    if cost > _BUSY:  # its values need registers beside the sums
-        most = _MOST_SUMS // 2 if reads else _MOST_SUMS
-        found = [tile for tile in found if tile.sums <= most]
-    timed = [(predict_us(t, rows, columns, depth, cost), t) for t in found]
+    if reads and cost:
+        found = [tile for tile in found if tile.free_registers >= _READ_WORDS]
+    timed = [(predict_us(t, rows, columns, depth, cost, reads), t) for t in found]
     # Of equals, with few steps, blocks that share a multiprocessor: one stores, one multiplies.
     shared = bool(cost) and depth <= 2 * _FEW_STEPS * DEPTH
     time, tile = min(timed, key=lambda item: (item[0], -item[1].resident * shared))
     return tile, time
 
 
-def predict_us(tile: TmaTile, rows: int, columns: int, depth: int, cost: float = 0) -> float:
+def predict_us(
+    tile: TmaTile, rows: int, columns: int, depth: int, cost: float = 0, reads: bool = False
+) -> float:
     """The model, by its terms: launch; each tile; what steps multiply; sums that are stored; what
-    steps wait for, cost by themselves; few rows; blocks that share a sum.
+    steps wait for, cost by themselves; what sums of bytes need of memory; few rows; blocks that
+    share a sum.
 
     Args:
         cost: of products of bytes: what follows each sum, relative to its scale and rounding alone.
+        reads: as for ``choose_tma_tile``.
     """
     blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * tile.split
     steps = -(-depth // DEPTH)
@@ -222,11 +236,12 @@ def predict_us(tile: TmaTile, rows: int, columns: int, depth: int, cost: float =
         waves * outputs * 1e-4 * (cost or 1),
         waves * steps / min(tile.stages, steps),
         waves * steps * 0.1,
+        waves * outputs * 1e-4 * reads,
     )
     if cost:
         rates = _BYTES_IN_TURNS_US if tile.turns else _BYTES_US
     else:
-        rates = _RATES_IN_TURNS_US if tile.turns else _RATES_US
+        rates = (*(_RATES_IN_TURNS_US if tile.turns else _RATES_US), 0.0)
     time = sum(rate * term for rate, term in zip(rates, terms, strict=True))
     if not cost and rows <= _FEW_ROWS:
         time += _FAR_US
