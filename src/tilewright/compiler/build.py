@@ -78,7 +78,8 @@ def compile(
             as bfloat16, on CPUs weights and what they multiply are rounded to it, sums stay
             float32 (docs/precision.md).
         threads: threads of one run; None is the number of cores.
-        dims: range of symbolic dims, ``{"batch": (1, 8)}``; checked at run time.
+        dims: range of symbolic dims, ``{"batch": (1, 8)}``, checked at run time; a range of one
+            size, or a size, makes it that size.
         dynamic_shapes: passed to ``torch.onnx.export``, for no other model; the ``min`` and
             ``max`` of a ``torch.export.Dim`` are its range unless ``dims`` states one.
         require: contracts: ``["compiled", "max_error=1e-5"]``, or one text with commas between
@@ -171,9 +172,13 @@ def _import(model: Any, build: Build, example_inputs: Any, dynamic_shapes: Any) 
             dynamic_shapes=dynamic_shapes,
             known=lambda domain, op_type: (domain, op_type) in LOWERINGS,
         )
+        ranges = _ranges(imported, build.options.ranges)
+        fixed = _only_sizes(imported, ranges)
+        imported.fix_sizes(fixed, build.log)
         if build.options.integer_only:
             imported.make_integer_only(build.log)
-    build.options = replace(build.options, ranges=_ranges(imported, build.options.ranges))
+    left = {name: ends for name, ends in ranges.items() if name not in fixed}
+    build.options = replace(build.options, ranges=left)
     return imported
 
 
@@ -237,10 +242,24 @@ def _check_dumps(model: Any, wishes: Wishes) -> None:
 
 def _ranges(model: Model, stated: Mapping[str, Range]) -> dict[str, Range]:
     """The ranges of ``dims=``, and those of the model's ``torch.export.Dim`` objects below them."""
-    inputs = model.view().inputs
-    known = {name for value in inputs for dim in value.shape or () for name in dim.symbols}
+    known = _dims(model)
     declared = {name: ends for name, ends in model.declared.items() if name in known}
     return {**declared, **stated}
+
+
+def _only_sizes(model: Model, ranges: Mapping[str, Range]) -> dict[str, int]:
+    """Dims of the model with one size in their range."""
+    known = _dims(model)
+    return {
+        name: low
+        for name, (low, high) in ranges.items()
+        if low is not None and low == high and name in known
+    }
+
+
+def _dims(model: Model) -> set[str]:
+    inputs = model.view().inputs
+    return {name for value in inputs for dim in value.shape or () for name in dim.symbols}
 
 
 def _verified(

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from tilewright.core.errors import BadOption, UnsupportedOp, UserError, VerificationFailed
 from tilewright.core.record import DecisionLog
 from tilewright.graph.check_nodes import known_to_onnx
+from tilewright.graph.fix_sizes import fix_sizes
 from tilewright.graph.functions import expand_functions
 from tilewright.graph.info import TensorInfo
 from tilewright.graph.lineage import Lineage, Origin
@@ -195,6 +196,21 @@ class Model:
                 passes=INTEGER_ONLY,
                 on_pass=lambda name, _: self.lineage.saw(self._model, name),
             )
+        self._imported = self._model.clone()
+        self.original = view(self._model)
+
+    def fix_sizes(self, sizes: Mapping[str, int], log: DecisionLog) -> None:
+        """Makes numbers of symbolic dims: whatever else they are fed is refused.
+
+        Args:
+            sizes: by name of a dim of the inputs.
+            log: takes a decision for each.
+        """
+        if not sizes:
+            return
+        fix_sizes(self._model, sizes)
+        for name, size in sizes.items():
+            log.add("import", name, f"{size}, the only size that is declared for it")
         self._imported = self._model.clone()
         self.original = view(self._model)
 

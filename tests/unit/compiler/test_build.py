@@ -16,8 +16,10 @@ from tilewright.core.errors import (
     BadTarget,
     CacheError,
     ContractBreach,
+    ShapeMismatch,
     VerificationFailed,
 )
+from tilewright.core.shape import Dim
 from tilewright.kernel.ir import call
 from tilewright.lower.broadcast import elementwise
 from tilewright.lower.context import Lowering
@@ -153,7 +155,8 @@ def test_sizes_that_the_model_refuses_are_not_used() -> None:
     )
     with pytest.raises(BadOption, match="no random inputs fit the model"):
         compiled(model)
-    assert compiled(model, dims={"n": (14, 14)}).summary["arena_sizes"]["n"] == 14
+    assert compiled(model, dims={"n": (14, 14)}).inputs[0].shape == (Dim.of(14),)
+    assert compiled(model, dims={"n": (14, 15)}).summary["arena_sizes"]["n"] == 14
 
 
 def test_a_model_may_be_a_path_bytes_or_an_object(tmp_path: Path) -> None:
@@ -163,3 +166,22 @@ def test_a_model_may_be_a_path_bytes_or_an_object(tmp_path: Path) -> None:
         found = tw.compile(model, threads=2, cache=None, verify=False).run(feeds_of())
         for name, value in wanted.items():
             np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize("dims", [{"batch": 2}, {"batch": (2, 2)}])
+def test_a_range_of_one_size_is_that_size(dims: dict[str, Any]) -> None:
+    engine = compiled(network(), dims={**dims, "height": (1, 9)})
+    shape = [str(dim).strip("`") for dim in engine.inputs[0].shape or ()]
+    assert shape == ["2", "3", "height", "8"]
+    assert engine.ranges == {"height": (1, 9)}
+    assert any(one.subject == "batch" and one.chosen.startswith("2, ") for one in engine.decisions)
+    feeds = feeds_of(batch=2)
+    for name, array in compiled(network()).run(feeds).items():
+        np.testing.assert_allclose(engine.run(feeds)[name], array, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ShapeMismatch, match="axis 0 is 3, expected 2"):
+        engine.run(feeds_of(batch=3))
+
+
+def test_one_size_of_an_unknown_dim_is_refused() -> None:
+    with pytest.raises(BadOption, match="unknown dims nothing"):
+        compiled(network(), dims={"nothing": 1})

@@ -99,19 +99,38 @@ class StageWriter:
         counts = [self._count(name, count) for name, count in self.digits()]
         self.eval.hoist(self.early, [()])
         lo, hi = self.b.params["lo"], self.b.params["hi"]
+        inner = self._inner_digit(counts)
+        if inner is not None:
+            self._lines(lo, hi, counts, inner)
+            return
         places = self._first_places(lo, counts) if self._counts_up(counts) else []
         with self.b.loop(lo, hi) as iteration, self.eval.scope():
-            picked = (
+            self._at(
                 self._next_places(places, counts) if places else self._decode(iteration, counts)
             )
-            starts: dict[str, Value] = {}
-            for (name, _), digit in zip(self.digits(), picked, strict=True):
-                if name == self.schedule.vector or name in self.rows:
-                    starts[name] = digit
-                else:
-                    frame.position[name] = digit
-            self.eval.hoist(self.early, [()])
-            self._row_blocks(starts, {}, {})
+
+    def _lines(self, lo: Value, hi: Value, counts: Sequence[Value], inner: int) -> None:
+        """Iterations whose other digits are equal, in a loop of their own."""
+        size = self.b.intrinsic("smax", I64, [counts[inner], index(1)])
+        last = self.b.udiv(self.b.add(hi, self.b.sub(size, index(1))), size)
+        with self.b.loop(self.b.udiv(lo, size), last) as line:
+            start = self.b.mul(line, size)
+            begin = self.b.intrinsic("smax", I64, [self.b.sub(lo, start), index(0)])
+            end = self.b.intrinsic("smin", I64, [self.b.sub(hi, start), size])
+            digits = self._decode(line, counts[:inner])
+            with self.b.loop(begin, end) as digit, self.eval.scope():
+                self._at([*digits, digit, *(index(0) for _ in counts[inner + 1 :])])
+
+    def _at(self, digits: Sequence[Value]) -> None:
+        """What is computed at these digits."""
+        starts: dict[str, Value] = {}
+        for (name, _), digit in zip(self.digits(), digits, strict=True):
+            if name == self.schedule.vector or name in self.rows:
+                starts[name] = digit
+            else:
+                self.eval.frame.position[name] = digit
+        self.eval.hoist(self.early, [()])
+        self._row_blocks(starts, {}, {})
 
     def _count(self, name: str, count: Dim) -> Value:
         if count.is_const:
@@ -144,6 +163,13 @@ class StageWriter:
         """
         unknown = any(count.const is None for count in counts[1:])
         return unknown and bool(self.nest.reduce_axes)
+
+    def _inner_digit(self, counts: Sequence[Value]) -> int | None:
+        """The fastest digit that is a loop of its own, if any: where counts are not known, which
+        are slow divisors, and iterations are short, for they have no sums."""
+        if self.nest.reduce_axes or all(count.const is not None for count in counts[1:]):
+            return None
+        return max(number for number, count in enumerate(counts) if count.const != 1)
 
     def _first_places(self, first: Value, counts: Sequence[Value]) -> list[Value]:
         """Where the digits of the next iteration are kept; there may be none, and counts of 0."""
