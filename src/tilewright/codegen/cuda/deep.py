@@ -112,7 +112,9 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
         threads=tile.threads,
         shared_bytes=held.shared_bytes,
         cluster=tile.split,
-        resident=with_registers(held.resident, tile.threads, tile.rows * tile.columns),
+        resident=with_registers(
+            held.resident, tile.threads, tile.rows * tile.columns, of_bytes=elements.bytes == 1
+        ),
         releases=True,
         begins=True,
         preludes=("tensor_core.cuh", "deep.cuh"),

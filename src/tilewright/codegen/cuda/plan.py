@@ -18,13 +18,14 @@ from tilewright.runtime.program import Image, Matrix
 
 ONE = Dim.of(1)
 _REGISTERS = 65536  # of a multiprocessor
-_WORKING_REGISTERS = 46  # of a thread, beside its sums
+_WORKING_REGISTERS, _WORKING_ON_BYTES = 46, 32  # of a thread, beside its sums
 
 
-def with_registers(resident: int, threads: int, sums: int) -> int:
+def with_registers(resident: int, threads: int, sums: int, *, of_bytes: bool = False) -> int:
     """How many of the blocks that are to be resident have registers for their sums."""
+    working = _WORKING_ON_BYTES if of_bytes else _WORKING_REGISTERS
     for count in range(resident, 1, -1):
-        if sums // threads + _WORKING_REGISTERS <= _REGISTERS // (count * threads):
+        if sums // threads + working <= _REGISTERS // (count * threads):
             return count
     return 1
 

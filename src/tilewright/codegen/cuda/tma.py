@@ -24,7 +24,7 @@ from tilewright.kernel.affine import ZERO
 from tilewright.kernel.ir import Axis, Call
 from tilewright.runtime.program import Image, Matrix
 
-_PLAIN, _FUNCTION = 8, 10  # operations of a requantisation, and as many as a function counts
+_PLAIN, _FUNCTION = 8, 4  # operations of a requantisation, and as many as a function counts
 _FUNCTIONS = ("gelu", "gelu_tanh", "erf", "exp", "tanh", "sigmoid")
 _MIXED = 32  # columns whose order in shared memory differs from that in the matrix
 

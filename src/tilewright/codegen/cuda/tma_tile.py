@@ -3,7 +3,7 @@
 Input -> Output: rows, columns, depth -> ``TmaTile``.
 Method: the least time by a linear model, whose rates were fitted to 279 timed kernels of 31 sizes
 with what follows products in networks, on one H200 (its choices took 2 % longer than the best), and
-for products of bytes to 201 of 42 kernels of networks (2.1 % longer).
+for products of bytes to 201 of 42 kernels of networks (2 % longer).
 Not here: timing tiles on the GPU at hand.
 """
 
@@ -30,8 +30,8 @@ _SHARED_US = (0.0826, 0.6826)
 _RATES_US = (0.5782, 0.5557, 0.1661, 1.2879, 0.3932, 1.3627)
 _RATES_IN_TURNS_US = (0.0, 0.0, 0.1741, 1.3786, 0.5279, 0.6518)
 _READ_WORDS = 16  # of a thread, of what outputs of bytes need of memory
-_BYTES_US = (2.1749, 0.2376, 0.2713, 0.4676, 0.4753, 0.0, 0.183)
-_BYTES_IN_TURNS_US = (1.012, 0.5451, 0.184, 0.2799, 0.4196, 0.8216, 0.7815)
+_BYTES_US = (1.9812, 0.1852, 0.2747, 0.4978, 0.5046, 0.0, 0.1543)
+_BYTES_IN_TURNS_US = (1.0246, 0.315, 0.1814, 0.4766, 0.2633, 1.0499, 0.764)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
