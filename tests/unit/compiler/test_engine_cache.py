@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +263,22 @@ def test_a_file_beyond_protobuf_is_not_read_for_its_key(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**40)
     assert key_of(path, options(), wishes()) is None
+
+
+def test_no_compiler_is_loaded_for_an_engine_that_is_kept(model: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys, tilewright
+engine = tilewright.compile({str(model)!r}, threads=1, cache={str(tmp_path / "cache")!r})
+print(any({NOTE!r} in note for note in engine.summary["notes"]))
+heavy = ("onnx", "onnx_ir", "sympy", "tilewright.compiler.pipeline")
+print(*[name for name in heavy if name in sys.modules])
+"""
+    lines = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        lines.append(done.stdout.splitlines())
+    assert lines[0][0] == "False"
+    assert "onnx_ir" in lines[0][1]
+    assert lines[1] == ["True", ""]
