@@ -95,7 +95,7 @@ def _number(node: Call, text: Callable[[Expr], str]) -> str | None:
         return None
     factor = 1 / factor if scaled.op == "div" else factor
     given = scalar.literal(float(np.float32(factor)), FLOAT32)
-    return f"tw_product(tw_rough_gelu_or_0({contracted(inner.args[0], text)}), {given})"
+    return f"tw_product(tw_rough_gelu<true>({contracted(inner.args[0], text)}), {given})"
 
 
 def float8_sum(number: Expr, text: Callable[[Expr], str]) -> str | None:

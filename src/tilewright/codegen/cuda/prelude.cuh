@@ -263,17 +263,14 @@ TW_FN float tw_rough_erf(float x) {
   return copysignf(1.0f - p * tw_exp2(-1.4426950408889634f * a * a), x);
 }
 // x P(X < x) = max(x, 0) - a P(X > a) for a = |x| and a normal X, whose tail's logarithm is almost a
-// polynomial: within 3e-7 for all x, and within 4e-7 |x|.
-TW_FN float tw_gelu_tail(float x) {
+// polynomial: within 3e-7 for all x, and within 4e-7 |x|. OR_0: almost 0 for NaN.
+template <bool OR_0 = false> TW_FN float tw_rough_gelu(float x) {
   float a = fminf(fabsf(x), 8.0f);
   float p = -1.0f + a * (-1.1511269298056728f + a * (-0.4590439215668659f +
             a * (-0.05294858398670941f + a * (0.007670805958619141f + a * (-0.0005757989069619427f +
             a * (-1.2794698246198167e-05f + a * 4.2783701813670665e-06f))))));
-  return a * tw_exp2(p);
+  return (OR_0 ? fmaxf(x, 0.0f) : tw_max(x, 0.0f)) - a * tw_exp2(p);
 }
-TW_FN float tw_rough_gelu(float x) { return tw_max(x, 0.0f) - tw_gelu_tail(x); }
-// The same, but almost 0 for NaN.
-TW_FN float tw_rough_gelu_or_0(float x) { return fmaxf(x, 0.0f) - tw_gelu_tail(x); }
 // Quantised values (exact.py). Numbers below 2^22 are rounded to the nearest, half to even.
 TW_FN int tw_nearest(float x) { return tw_bits<int>(x + 12582912.0f) - 0x4b400000; }
 TW_FN float tw_whole(float x) { return (x + 12582912.0f) - 12582912.0f; }
