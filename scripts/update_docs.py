@@ -2,9 +2,10 @@
 
 Input: ``bench/results/bench_*.json``, each what ``tilewright bench -o`` wrote,
 ``bench/results/cpu_peak_haswell.json`` (``bench/cpu_peak.py``),
-``bench/results/dynamic_cpu.json`` (``bench/dynamic_cpu.py``) and ``docs/conformance.json``.
+``bench/results/dynamic_cpu.json`` (``bench/dynamic_cpu.py``), ``cuda_table_h200.json`` and
+``cuda_quantized_h200.json`` (``gpu_tables``) and ``docs/conformance.json``.
 Output: the text between the markers ``bench:``, ``bench-bf16:``, ``bench-int8:``, ``cpu-peak:``,
-``dynamic:`` and ``conformance:``, ``begin`` and ``end``; with
+``dynamic:``, ``cuda-table:``, ``cuda-quantized:`` and ``conformance:``, ``begin`` and ``end``; with
 ``--check`` nothing is written, and the exit code is 1 where a page says anything else.
 """
 
@@ -14,6 +15,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from gpu_tables import narrow_table, peer_table
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
@@ -33,7 +36,10 @@ TABLES = {
     "docs/lowering.md": (),
     "docs/benchmarks.md": (),
     "docs/runtime.md": (),
+    "docs/cuda.md": (),
 }
+# Marker -> its table of a file of results.
+GPU_TABLES = {"cuda-table": peer_table, "cuda-quantized": narrow_table}
 
 
 def table(comparisons: Iterable[Mapping[str, Any]], *, errors: bool = False) -> str:
@@ -187,6 +193,12 @@ def pages() -> dict[Path, str]:
             file = ROOT / "bench" / "results" / "dynamic_cpu.json"
             sizes = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
             text = filled(text, size_table(sizes), SIZES_BEGIN, SIZES_END)
+        for kind, shown in GPU_TABLES.items():
+            begin, end = f"<!-- {kind}:begin -->\n", f"<!-- {kind}:end -->"
+            if begin in text:
+                file = ROOT / "bench" / "results" / f"{kind.replace('-', '_')}_h200.json"
+                content = shown(json.loads(file.read_text(encoding="utf-8")))
+                text = filled(text, content, begin, end)
         wanted[ROOT / name] = text
     return wanted
 

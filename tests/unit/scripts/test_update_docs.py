@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import update_docs
+from gpu_tables import narrow_table, peer_table
 
 
 def _comparison(model: str, threads: int) -> dict[str, Any]:
@@ -96,6 +97,10 @@ def test_check_refuses_a_page_that_is_out_of_date(
     measured.write_text('{"device": "A CPU", "peak_gflops": 1.0, "models": []}')
     sizes = f"{update_docs.SIZES_BEGIN}made up\n{update_docs.SIZES_END}\n"
     (tmp_path / "docs" / "runtime.md").write_text(sizes)
+    gpu = "<!-- cuda-quantized:begin -->\nmade up\n<!-- cuda-quantized:end -->\n"
+    (tmp_path / "docs" / "cuda.md").write_text(gpu)
+    facts = '"device": "A GPU", "tilewright": "1", "commit": "abc", "networks": [], "products": []'
+    (measured.parent / "cuda_quantized_h200.json").write_text(f"{{{facts}}}")
     page = tmp_path / "README.md"
     monkeypatch.setattr(update_docs, "ROOT", tmp_path)
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
@@ -104,6 +109,7 @@ def test_check_refuses_a_page_that_is_out_of_date(
     monkeypatch.setattr("sys.argv", ["update_docs.py"])
     assert update_docs.main() == 0
     assert "| node | 3 | 2 | 0 |" in page.read_text(encoding="utf-8")
+    assert "On A GPU" in (tmp_path / "docs" / "cuda.md").read_text(encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["update_docs.py", "--check"])
     assert update_docs.main() == 0
 
@@ -133,3 +139,60 @@ def test_first_runs_at_new_sizes_stand_beside_the_steady_time() -> None:
     assert lines[2] == "| 1 | small | 1.2 / 1.0 (88) | 1.040 (1.031) |"
     assert "ranges not declared" in lines[-1]
     assert "No measured" in update_docs.size_table(None)
+
+
+def test_a_gpu_beside_torch() -> None:
+    row = {
+        "name": "net b1",
+        "ms": {"ours": 1.0, "eager": 3.0, "compile": 2.0, "tuned": 0.8},
+        "errors": {"ours": 1e-3, "eager": 2e-3, "compile": 3e-3},
+        "is_right": True,
+        "best_peer": "compile",
+        "ratio": 2.0,
+        "tuned_ratio": 2.5,
+    }
+    wrong = {**row, "name": "untuned", "is_right": False, "ms": {**row["ms"]}}  # type: ignore[dict-item]
+    del wrong["tuned_ratio"]
+    found = {
+        "precision": "fp16",
+        "device": "A GPU",
+        "tilewright": "0.1.0",
+        "commit": "abc",
+        "torch": "2.11",
+        "geometric_mean": 2.0,
+        "models": [row, wrong],
+    }
+    lines = peer_table(found).splitlines()
+    assert lines[0].startswith("| network, fp16 | ours, ms |")
+    assert lines[2:] == [
+        "| net b1 | 1.000 | 3.000 | 2.000 | 2.00 | 0.800 | 2.50 | 1.0e-03 | 3.0e-03 |",
+        "| untuned | 1.000 | 3.000 | 2.000 | 2.00 |  |  | 1.0e-03 (too large) | 3.0e-03 |",
+        "| geometric mean |  |  |  | 2.00 |  |  |  |  |",
+        "",
+        "On A GPU; Tilewright 0.1.0 (abc), PyTorch 2.11.",
+    ]
+
+
+def test_narrow_types_on_a_gpu() -> None:
+    found = {
+        "device": "A GPU",
+        "tilewright": "0.1.0",
+        "commit": "abc",
+        "networks": [
+            {
+                "name": "net b1",
+                "ms": {"fp16": 1.0, "int8": 0.5},
+                "ratio": {"int8": 2.0},
+                "simulator": {"numbers": 10, "different": 0},
+            },
+            {"name": "other", "ms": {"fp16": 1.0, "float8": 0.8}, "ratio": {"float8": 1.25}},
+        ],
+        "products": [{"types": "int8", "tera": 1349.4}, {"types": "uint8 by int8", "tera": 1.0}],
+    }
+    assert narrow_table(found).splitlines()[2:] == [
+        "| net b1 | 1.000 | 0.500 | 2.00 | 0 of 10 |  |  |",
+        "| other | 1.000 |  |  |  | 0.800 | 1.25 |",
+        "",
+        "On A GPU; Tilewright 0.1.0 (abc).",
+        "A product of 8192³, in tera operations a second: 1349 with int8.",
+    ]
