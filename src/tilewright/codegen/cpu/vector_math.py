@@ -57,16 +57,13 @@ _GELU_BOTTOM = (
     *(0.0018844373989850283, 7.364699558820575e-05, 1.197503706862335e-06),
 )
 _GELU_LIMIT = 5.499809265136719
-# The same of tanh(sqrt(2 / pi) (x + 0.044715 x^3)) / (2 x) for |x| <= 5.
-_GELU_TANH_TOP = (
-    *(0.39894232153892517, 0.030587058514356613, 0.003624089527875185),
-    *(0.00013363979815040384, 6.872199719509808e-06, 2.2545151523445384e-08),
+# 2^r for |r| <= 1/2
+_POWER = (
+    *(1.0000001192092896, 0.6931469440460205, 0.24022120237350464),
+    *(0.05550713092088699, 0.009675540961325169, 0.001327647129073739),
 )
-_GELU_TANH_BOTTOM = (
-    *(1.0, 0.24416261911392212, 0.024406524375081062),
-    *(0.0012964772759005427, 7.498851482523605e-05, 1.26015390833345e-06),
-)
-_GELU_TANH_LIMIT = 4.999813079833984
+# Within it, the power of two in gelu_tanh takes all exponents: at its ends it is 0 or infinity.
+_GELU_TANH_LIMIT = 10.07
 
 _LOG2_E = 1 / math.log(2)
 _LN2_HIGH = struct.unpack("<f", struct.pack("<f", math.log(2)))[0]
@@ -211,11 +208,28 @@ def _gelu(b: Builder, x: Value) -> Value:
 
 def _gelu_tanh(b: Builder, x: Value) -> Value:
     if x.type.element is FLOAT:
-        return _gate(b, x, _GELU_TANH_TOP, _GELU_TANH_BOTTOM, _GELU_TANH_LIMIT)
+        return _gelu_tanh32(b, x)
     half = constant(x.type, 0.5)
     cubic = b.fma(b.mul(x, constant(x.type, 0.044715)), b.mul(x, x), x)
     tanh = emit_math(b, "tanh", [b.mul(cubic, constant(x.type, math.sqrt(2 / math.pi)))])
     return b.mul(x, b.fma(half, tanh, half))
+
+
+def _gelu_tanh32(b: Builder, x: Value) -> Value:
+    """x / (1 + 2^v), v = -2 log2(e) sqrt(2 / pi) (t + 0.044715 t^3), where t is x within the limit.
+
+    Multiplications are what there is least room for beside sums of products.
+    """
+    t = _clamp(b, x, -_GELU_TANH_LIMIT, _GELU_TANH_LIMIT)
+    rate = -2 * _LOG2_E * math.sqrt(2 / math.pi)
+    slope = b.fma(b.mul(t, t), constant(t.type, 0.044715 * rate), constant(t.type, rate))
+    v, magic = b.mul(t, slope), constant(t.type, _MAGIC)
+    shifted = b.add(v, magic)
+    n = b.sub(shifted, magic)
+    bits = b.bitcast(shifted, x.type.as_int())
+    whole = b.sub(bits, constant(bits.type, _MAGIC_BITS))
+    power = _scale(b, _polynomial(b, b.sub(v, n), _POWER), n, whole)
+    return b.fdiv(x, b.add(constant(x.type, 1.0), power))
 
 
 def _gate(
