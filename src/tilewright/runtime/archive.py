@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from tilewright.core.errors import CorruptEngine
 from tilewright.runtime.cpu.allocator import ALIGNMENT, allocate_at
+from tilewright.runtime.mapped_file import MappedFile
 
 MAPPED_FROM_BYTES = 16 << 20  # smaller ones are read into memory
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of name and extra
@@ -33,10 +34,12 @@ class Stored:
         data: its bytes.
         forget: lets go of the pages of so many bytes from the first one on; they are mapped again
             when they are read. None where they are memory of their own.
+        file: whose pages they are, if they are.
     """
 
     data: memoryview
     forget: Callable[[int, int], None] | None = None
+    file: MappedFile | None = None
 
 
 def packed(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
@@ -81,7 +84,8 @@ def stored(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored | None:
 
 def _mapped(archive: zipfile.ZipFile, start: int, size: int) -> Stored:
     # The descriptor is that of the file which is checked, whatever has its name by now.
-    pages = mmap.mmap(_descriptor(archive), 0, access=mmap.ACCESS_READ)
+    file = MappedFile(_descriptor(archive), archive.filename)
+    pages = file.pages
 
     def forget(first: int, num_bytes: int) -> None:
         begin = -(-(start + first) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -89,7 +93,7 @@ def _mapped(archive: zipfile.ZipFile, start: int, size: int) -> Stored:
         if begin < end:
             pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
-    return Stored(memoryview(pages)[start : start + size], forget)
+    return Stored(memoryview(pages)[start : start + size], forget, file)
 
 
 def _start(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:

@@ -65,6 +65,7 @@ class Engine:
                 remedy="use tilewright.load(path) or tilewright.compile(model)",
             )
         self._parts = parts
+        self._file = parts.file
         self._handed_over = handed_over(parts.program)
         info = parts.info
         self.threads = check.thread_count(info.get("threads") if threads is None else threads)
@@ -218,10 +219,15 @@ class Engine:
             OutOfRange: an index in the data lies outside of its tensor.
             OutOfMemory: the memory plan, an input or a value does not fit into this machine.
             BadTarget: the engine is for another processor.
+            CorruptEngine: the file that it was loaded from was written over.
         """
         if self._steady is not None and not inputs and type(feeds) is dict:
+            if self._file is not None:
+                self._file.check()  # else pages that are gone end the process
             found = self._steady(feeds)
             if found is not None:
+                if self._file is not None:
+                    self._file.check()
                 return found
         results, sizes = self._run(self._runnable(), by_name(feeds, inputs, self.inputs))
         if self._steady is not None:
@@ -236,6 +242,8 @@ class Engine:
         """The outputs, and the sizes of symbolic dims."""
         program = self._parts.program
         values, symbols = self._feeds.check(executor.adopt(given))
+        if self._file is not None:
+            self._file.check()
         found, symbols = executor.run(program, values, symbols)
         results: dict[str, Any] = {}
         try:
@@ -243,6 +251,8 @@ class Engine:
                 results[spec.name] = value if ours else copied(value)
         except MemoryError as error:
             raise refused(error, "a copy of an output") from error
+        if self._file is not None:
+            self._file.check()
         return results, symbols
 
     # --- on a GPU --------------------------------------------------------------------------------
@@ -476,6 +486,7 @@ class Engine:
         Raises:
             CacheError: it cannot be written, or the path is a folder, a device or a pipe.
             BadOption: ``path`` is no path.
+            CorruptEngine: the file that it was loaded from was written over.
         """
         engine_file.save(self._parts, path)
 

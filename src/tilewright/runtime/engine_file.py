@@ -42,6 +42,7 @@ from tilewright.runtime import piece_hash
 from tilewright.runtime.check_program import check_program
 from tilewright.runtime.encode import decode, encode, fits
 from tilewright.runtime.later import LaterMapping, LaterSequence
+from tilewright.runtime.mapped_file import MappedFile
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights_file import read_weights, write_weights
 
@@ -104,6 +105,7 @@ class EngineParts:
         placements: where each node of the imported model went.
         info: versions, target, options, dim ranges, summary (JSON values).
         times: seconds of the build, which are not saved: equal builds give equal files.
+        file: whose pages the constants are, where they are those of a file.
     """
 
     program: Program
@@ -116,6 +118,7 @@ class EngineParts:
     placements: Sequence[Placement] = ()
     info: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
+    file: MappedFile | None = None
 
 
 # --- save -----------------------------------------------------------------------------------------
@@ -127,9 +130,14 @@ def save(parts: EngineParts, path: str | os.PathLike[str]) -> None:
     Raises:
         CacheError: the folder cannot be written, the disk is full, or it is no plain file.
         BadOption: ``path`` is no path.
+        CorruptEngine: the file that the engine was loaded from was written over.
     """
+    if parts.file is not None:
+        parts.file.check()
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         _write(parts, file)
+        if parts.file is not None:  # what was written was read from there
+            parts.file.check()
 
 
 def _write(parts: EngineParts, file: Any) -> None:
@@ -319,6 +327,8 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
             raise CorruptEngine("engine.json holds no program", remedy=_REMEDY)
         info = _info(decode(document["info"]))
         _check_hash(WEIGHTS, hashed(), hashes)  # it was computed all the while
+    if weights.file is not None:
+        weights.file.watch(weights.data, hashes[WEIGHTS])
     constants = read_weights(weights.data, document["constants"], document["strings"])
     exports = {key: tuple(map(str, names)) for key, names in document["exports"].items()}
     check_program(program, constants, exports)
@@ -337,6 +347,7 @@ def _assemble(archive: zipfile.ZipFile, document: dict[str, Any]) -> EngineParts
         decisions=LaterSequence(lambda: later.records("decisions", Decision)),
         placements=LaterSequence(lambda: later.records("placements", Placement)),
         info=info,
+        file=weights.file,
     )
 
 
