@@ -62,7 +62,7 @@ _POWER = (
     *(1.0000001192092896, 0.6931469440460205, 0.24022120237350464),
     *(0.05550713092088699, 0.009675540961325169, 0.001327647129073739),
 )
-# Within it, the power of two in gelu_tanh takes all exponents: at its ends it is 0 or infinity.
+# At its ends, 1 and what gelu_tanh adds to it are 1 and infinity.
 _GELU_TANH_LIMIT = 10.07
 
 _LOG2_E = 1 / math.log(2)
@@ -216,20 +216,21 @@ def _gelu_tanh(b: Builder, x: Value) -> Value:
 
 
 def _gelu_tanh32(b: Builder, x: Value) -> Value:
-    """x / (1 + 2^v), v = -2 log2(e) sqrt(2 / pi) (t + 0.044715 t^3), where t is x within the limit.
+    """x / (1 + w^2), w = 2^v, v = -log2(e) sqrt(2 / pi) (t + 0.044715 t^3), t = x in the limit.
 
-    Multiplications are what there is least room for beside sums of products.
+    Multiplications are what there is least room for beside sums of products.  The exponent of w is
+    moved as an integer: half of that of w^2, it always fits.
     """
     t = _clamp(b, x, -_GELU_TANH_LIMIT, _GELU_TANH_LIMIT)
-    rate = -2 * _LOG2_E * math.sqrt(2 / math.pi)
+    rate = -_LOG2_E * math.sqrt(2 / math.pi)
     slope = b.fma(b.mul(t, t), constant(t.type, 0.044715 * rate), constant(t.type, rate))
     v, magic = b.mul(t, slope), constant(t.type, _MAGIC)
     shifted = b.add(v, magic)
-    n = b.sub(shifted, magic)
-    bits = b.bitcast(shifted, x.type.as_int())
-    whole = b.sub(bits, constant(bits.type, _MAGIC_BITS))
-    power = _scale(b, _polynomial(b, b.sub(v, n), _POWER), n, whole)
-    return b.fdiv(x, b.add(constant(x.type, 1.0), power))
+    near = _polynomial(b, b.sub(v, b.sub(shifted, magic)), _POWER)
+    whole = x.type.as_int()
+    exponent = b.shl(b.bitcast(shifted, whole), constant(whole, 23))
+    w = b.bitcast(b.add(b.bitcast(near, whole), exponent), x.type)
+    return b.fdiv(x, b.fma(w, w, constant(x.type, 1.0)))
 
 
 def _gate(
