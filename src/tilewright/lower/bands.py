@@ -21,6 +21,7 @@ from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Axis, AxisVar, Buffer, Expr, Kernel, Load, Stage, load, walk
 from tilewright.kernel.traverse import transform
 from tilewright.lower.context import Item, View
+from tilewright.lower.strassen import is_image
 
 _CACHE_BYTES = 1 << 20  # second caches of one processor
 _WORTH = 2  # times the cache, and what the chain reads and writes, that values have to exceed
@@ -71,6 +72,8 @@ def _band(chain: Sequence[Kernel], constants: Collection[str]) -> tuple[int, int
         return None
     if not chain[-1].outputs[0].shape:  # one number of all of it
         return None
+    if any(is_image(value.name) and not _is_known(value) for value in values):
+        return None  # a band would be one row of halves, too little for threads to share
     images = chain[-1].outputs[0].shape[0]
     weights = sum(
         _bytes(b, images) for kernel in chain for b in kernel.inputs if b.name in constants
@@ -93,6 +96,10 @@ def _band(chain: Sequence[Kernel], constants: Collection[str]) -> tuple[int, int
         if fitting:
             return dim, fitting[-1]
     return None
+
+
+def _is_known(buffer: Buffer) -> bool:
+    return all(size.is_const for size in buffer.shape)
 
 
 def _extent(chain: Sequence[Kernel], dim: int) -> Dim:

@@ -7,6 +7,8 @@ quarters of the left operand, seven products, sums of these with the epilogue.
     the seven are images themselves, whose channels lie in blocks as others' do.
 Requires: float32, constant weights, even and known numbers of columns and terms, and of rows along
 one axis; along others, such as images, it may be unknown (a ``Refusal`` says what is missing).
+Of one image no axis needs a known number: halves of an odd one share the middle row, which the
+first half stores.
 Applied where the saved multiplications take longer than moving the sums, with one of what is
 unknown, as long as there is ``Room`` for the weights.
 Guarantees: sums of weights are made in float64 and rounded once; the decision is recorded, as the
@@ -89,6 +91,7 @@ _GATHERED_BYTES_PER_US = 25_000  # where channels lie in blocks, which sums have
 _NEAR_BYTES = 14 << 20  # written and read of an image's sums and products; of more, most come late
 _LEAST_GAIN, _LEAST_GAIN_OF_IMAGES = 0.02, 0.035
 _BLOCK = 16  # channels that lie beside each other, at most
+_USUAL_SIZE = 40  # of an image along an axis of unknown size; it pays from about 10 on
 _IMAGE = "/image"  # ends the names of values whose channels may lie in blocks
 # The seven weights take 7/4 of the room. So much more may they take in a network: a network that
 # runs out of memory is slow as well, and others keep their weights about once.
@@ -148,10 +151,7 @@ class _Product:
     @property
     def is_image(self) -> bool:
         """One image, whose channels may lie in blocks: so may halves of them."""
-        axes = self.kernel.stages[0].axes
-        channels = (self.depth.extent.const, self.column.extent.const)
-        whole = all(size % (2 * _BLOCK) == 0 for size in channels)
-        return whole and len(axes) == 4 and axes[1] is self.column and axes[0].extent == Dim.of(1)
+        return _is_image(self.kernel.stages[0].axes, self.column, self.depth)
 
     def place(self, seven: _T, rows: Sequence[_T], channel: _T) -> tuple[_T, ...]:
         """The order of what is handed on: of images, which of the seven stands for which image."""
@@ -241,13 +241,16 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Product | Refusal
     if len(columns) != 1 or used != sorted(axis.name for axis in (*total.axes, *columns)):
         return Refusal("")
     rows = [axis for axis in kernel.stages[0].axes if axis is not columns[0]]
-    known = [axis for axis in rows if axis.extent.is_const]
-    if not known or not all(axis.extent.is_const for axis in (*columns, *total.axes)):
-        return Refusal("a number of rows or columns is not known")
+    if not all(axis.extent.is_const for axis in (*columns, *total.axes)):
+        return Refusal("a number of columns or terms is not known")
+    is_image = _is_image(kernel.stages[0].axes, columns[0], total.axes[0])
+    known = [axis for axis in rows if axis.extent.is_const or is_image]
+    if not known:
+        return Refusal("a number of rows is not known")
     windows = _windows(data, total, rows)
     if windows is None:
         return Refusal("")
-    even = [axis for axis in known if axis.extent.const % 2 == 0 and axis.extent.const > 1]
+    even = [axis for axis in known if not axis.extent.is_const or _is_even(axis.extent.const)]
     if not even or columns[0].extent.const % 2 or total.axes[0].extent.const % 2:
         return Refusal("a number of rows, columns or terms is odd")
     found = _Product(
@@ -261,6 +264,16 @@ def _match(kernel: Kernel, constants: Mapping[str, Array]) -> _Product | Refusal
         column=columns[0],
     )
     return _unprofitable(found) or found
+
+
+def _is_image(axes: Sequence[Axis], column: Axis, depth: Axis) -> bool:
+    """One image whose channels, and halves of them, may lie in blocks."""
+    whole = all(axis.extent.const % (2 * _BLOCK) == 0 for axis in (depth, column))
+    return whole and len(axes) == 4 and axes[1] is column and axes[0].extent == Dim.of(1)
+
+
+def _is_even(count: int) -> bool:
+    return count > 1 and count % 2 == 0
 
 
 def _operand(factor: Expr) -> Load | None:
@@ -328,13 +341,14 @@ def _unprofitable(product: _Product) -> Refusal | None:
     k, n = product.depth.extent.const, product.column.extent.const
     if min(k, n) < _LEAST:
         return Refusal(f"{min(k, n)} terms or columns are too few")
-    rows = _least(axis.extent for axis in product.rows)
+    least = _LEAST_GAIN_OF_IMAGES if product.is_image else _LEAST_GAIN
+    rows = _points(product, (axis.extent for axis in product.rows))
+    spans = _points(product, product.spans)
     taps = prod(axis.extent.const for axis in product.taps)
     whole_us = 2 * 2 * rows * n * k * taps / _FLOPS_PER_US
-    moved_us = _moved_us(product, 4 * 2 * _NUM / 2 * (_least(product.spans) * k + rows * n))
+    moved_us = _moved_us(product, 4 * 2 * _NUM / 2 * (spans * k + rows * n))
     weights_us = 4 * (_NUM / 4 - 1) * k * n * taps / _MEMORY_BYTES_PER_US
     gain_us = whole_us / 8 - moved_us - weights_us
-    least = _LEAST_GAIN_OF_IMAGES if product.is_image else _LEAST_GAIN
     if gain_us < least * whole_us:
         return Refusal(f"it would save {gain_us:.0f} us of {whole_us:.0f} us")
     return None
@@ -349,19 +363,24 @@ def _moved_us(product: _Product, num_bytes: float) -> float:
     return num_bytes / (_GATHERED_BYTES_PER_US if is_gathered else _CACHE_BYTES_PER_US)
 
 
-def _least(sizes: Iterable[Dim]) -> int:
-    """The product of sizes, with 1 for those that are not known."""
-    return prod(size.const for size in sizes if size.is_const)
+def _points(product: _Product, sizes: Iterable[Dim]) -> int:
+    """The product of sizes after halving; those of images are usual ones where they are unknown,
+    others 1.
+    """
+    usual = _USUAL_SIZE if product.is_image else 1
+    points = prod(size.const if size.is_const else usual for size in sizes)
+    return points if product.row.extent.is_const else points // 2
 
 
 # --- rewriting ------------------------------------------------------------------------------------
 
 
 def _halved(axis: Axis) -> Axis:
-    return replace(axis, extent=axis.extent // 2)
+    return replace(axis, extent=(axis.extent + 1) // 2)
 
 
 def _shifted(axis: Axis, half: int) -> Expr:
+    """A place in one of the halves: the second one ends where the axis ends."""
     return axis.var + dim_value(axis.extent // 2) if half else axis.var
 
 
@@ -379,16 +398,16 @@ def _sums_kernel(product: _Product, sums: Buffer) -> Kernel:
         index[index.index(product.depth.var)] = _shifted(product.depth, column)
         guards: list[Expr] = []
         for window, axis, place in zip(product.windows, axes, variables, strict=True):
-            first = window.offset
+            first = Dim.of(window.offset)
             if row and window.axis.name == product.row.name:
-                first += window.stride * (product.row.extent.const // 2)
-            at = place + first
+                first += product.row.extent // 2 * window.stride
+            at = place + dim_value(first)
             index[window.position] = at
             size = source.shape[window.position]
-            if first < 0:
+            if (first.const if first.is_const else window.offset) < 0:
                 guards.append(at.ge(0))
-            beyond = axis.extent + first - size
-            if not beyond.is_const or beyond.const > 0:
+            ends = (axis.extent + first, window.span(window.axis.extent) + window.offset)
+            if not any((end - size).is_const and (end - size).const <= 0 for end in ends):
                 guards.append(at.lt(dim_value(size)))
         value = load(source.name, FLOAT32, tuple(index))
         if not guards:
@@ -459,7 +478,10 @@ def _output_kernel(product: _Product, products: Buffer) -> Kernel:
         }
         index = tuple(rebuilt(part, names) for part in original.index)
         whole = with_sum(original.value, product.total, value, names)
-        stores.append(Store(original.buffer, index, whole, None))
+        is_twice = i == 1 and not product.row.extent.is_const  # where the number is odd
+        begin = dim_value(_halved(product.row).extent - product.row.extent // 2)
+        guard = product.row.var.ge(begin) if is_twice else None
+        stores.append(Store(original.buffer, index, whole, guard))
     others = tuple(b for b in product.kernel.inputs if still_read(b.name, stores))
     halved = {product.column.name: column, **{axis.name: axis for axis in rows}}
     axes = tuple(halved[axis.name] for axis in product.kernel.stages[0].axes)
