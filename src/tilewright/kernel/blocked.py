@@ -182,12 +182,11 @@ class Blocker:
         index = tuple(self._expr(part, names, blocks) for part in store.index)
         value = self._expr(store.value, names, blocks)
         guard = None if store.guard is None else self._expr(store.guard, names, blocks)
-        inside = self._inside(store.index, names)
-        if inside is not None:
-            if store.buffer in self.layouts:
-                value = call("blend", inside, value, constant(0, value.dtype))
-            else:
-                guard = inside if guard is None else guard & inside
+        own, others = self._parts(store.buffer, store.index)
+        if (inside := self._inside(own, names)) is not None:  # the padding is there, for zeros
+            value = call("blend", inside, value, constant(0, value.dtype))
+        if (inside := self._inside(others, names)) is not None:
+            guard = inside if guard is None else guard & inside
         return Store(store.buffer, self._index(store.buffer, index), value, guard)
 
     def _inside(self, index: Sequence[Expr], names: Mapping[str, Expr]) -> Expr | None:
@@ -249,20 +248,24 @@ class Blocker:
 
     def _load(self, node: Load, children: Sequence[Expr], names: Mapping[str, Expr]) -> Expr:
         found = load(node.buffer, node.dtype, self._index(node.buffer, tuple(children)))
-        layout = self.layouts.get(node.buffer)
-        others = [
-            part
-            for position, part in enumerate(node.index)
-            if layout is None or position != layout.dim or not self._is_own_axis(node, layout)
-        ]
+        _, others = self._parts(node.buffer, node.index)
         inside = self._inside(others, names)
         return found if inside is None else call("select", inside, found, constant(0, node.dtype))
 
-    def _is_own_axis(self, node: Load, layout: Layout) -> bool:
-        """True when the split dim is read by one axis of its size, padded as the buffer is."""
-        part = node.index[layout.dim]
-        size = self.shapes[node.buffer][layout.dim]
-        return isinstance(part, AxisVar) and self._padded.get(part.name, size) == size
+    def _parts(self, buffer: str, index: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+        """The index into a split dim by one axis of its size, padded as the buffer is, if there is
+        one; the other indices, whose dims are not padded."""
+        layout, others = self.layouts.get(buffer), list(index)
+        if layout is None or layout.block == 1:
+            return [], others
+        form, size = affine(index[layout.dim]), self.shapes[buffer][layout.dim]
+        is_own = any(
+            form == Affine({axis: Dim.of(1)}) and self._padded.get(axis, size) == size
+            for axis in form.terms
+        )
+        if not is_own:
+            return [], others
+        return [others.pop(layout.dim)], others
 
     def _masked(self, node: Reduce, body: Expr, names: Mapping[str, Expr]) -> Expr:
         """The body, neutral where an axis is past its size."""

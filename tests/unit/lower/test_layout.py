@@ -181,6 +181,38 @@ def test_lanes_past_a_padded_concat_read_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
+    "between",
+    [
+        [helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3])],
+        [
+            helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 3, 1]),
+            helper.make_node("LayerNormalization", ["t", "scale"], ["l"], axis=-1),
+            helper.make_node("Transpose", ["l"], ["u"], perm=[0, 3, 1, 2]),
+            helper.make_node("Softmax", ["u"], ["b"], axis=3),
+        ],
+    ],
+    ids=["two axes change places", "a softmax along columns"],
+)
+def test_an_axis_that_is_padded_elsewhere_is_not_stored_past_its_size(between: list[Any]) -> None:
+    """13 rows, or channels, are 16 where they lie in blocks, and 13 beside other blocks."""
+    nodes = [
+        _conv("x", "w0", "a", pads=[1, 1, 1, 1]),
+        *between,
+        helper.make_node("Relu", ["b"], ["c"]),
+        _conv("c", "w1", "y", pads=[1, 1, 1, 1]),
+    ]
+    rows, channels = (8, 13) if len(between) == 1 else (13, 8)
+    weights = {
+        "w0": _weight(channels, 8, 3, 3),
+        "w1": _weight(8, 8, 3, 3),
+        "scale": np.ones(channels, np.float32),
+    }
+    engine = _check(_network(nodes, weights, [1, 8, rows, 7]), (1, 8, rows, 7))
+    blocks = {chosen for chosen, _ in _layouts(engine).values()}
+    assert {"channels in blocks of 8", "channels in blocks of 16"} <= blocks
+
+
+@pytest.mark.parametrize(
     ("width", "reason"),
     [(3, "would be padded"), (16, "is read under another shape")],
 )
