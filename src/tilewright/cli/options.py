@@ -5,7 +5,7 @@ Text of the command line -> values. Raises ``typer.BadParameter`` (exit code 2) 
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +58,7 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, tuple[int, int]]:
         high = int(match["high"] or low)
         if low > high:
             raise typer.BadParameter(f"{text!r}: sizes must satisfy LO <= HI")
+        _once("--dim", match["name"], dims)
         dims[match["name"]] = (low, high)
     return dims
 
@@ -77,8 +78,14 @@ def parse_files(texts: Sequence[str] | None) -> dict[str, Path]:
         name, separator, file = text.partition("=")
         if not (name and separator and file):
             raise typer.BadParameter(f"{text!r} is not NAME=FILE")
+        _once("--input", name, files)
         files[name] = Path(file)
     return files
+
+
+def _once(option: str, name: str, known: Collection[str]) -> None:
+    if name in known:
+        raise typer.BadParameter(f"{option} {name} is given twice; give it once")
 
 
 def parse_list(text: str) -> list[str]:

@@ -36,3 +36,11 @@ def test_counts_are_positive() -> None:
 def test_bad_files_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         options.parse_files([text])
+
+
+def test_what_is_given_twice_is_refused() -> None:
+    """None of both would be silently left out, be they equal or not."""
+    with pytest.raises(typer.BadParameter, match="--dim n is given twice"):
+        options.parse_dims(["n=1..4", "m=2", "n=2..8"])
+    with pytest.raises(typer.BadParameter, match="--input x is given twice"):
+        options.parse_files(["x=a.npy", "x=b.npy"])
