@@ -125,10 +125,16 @@ def read_inputs(files: Mapping[str, Path], npz: Path | None) -> "dict[str, npt.N
 
     Raises:
         UserError: a file is missing or holds something else.
+        BadOption: an input is in both.
     """
     from tilewright.compiler.feeds import load_npy, load_npz
 
     given = load_npz(npz) if npz is not None else {}
+    if twice := sorted(given.keys() & files.keys()):
+        raise BadOption(
+            f"{listed(twice)}: given by --input and in {npz}",
+            remedy="give each input in one of the two ways",
+        )
     given.update((name, load_npy(file)) for name, file in files.items())
     return given
 

@@ -237,6 +237,8 @@ def test_run_writes_the_outputs(folder: Path) -> None:
         np.testing.assert_allclose(outputs["y"].sum(axis=1), 1.0, rtol=1e-5)
     np.save(folder / "x.npy", feeds_of(2, 6)["x"])
     assert _json(_run("run", "model.onnx", "--input", "x=x.npy", "--json")) == facts
+    twice = _run("run", "model.onnx", "--input", "x=x.npy", "--npz", "in.npz")
+    _refused(twice, "x: given by --input and in in.npz")
 
 
 def test_a_size_that_is_missing_is_told_before_anything_is_compiled() -> None:
