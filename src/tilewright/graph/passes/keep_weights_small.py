@@ -27,7 +27,7 @@ from tilewright.graph.passes.base import (
     attribute,
     operand,
 )
-from tilewright.graph.passes.match import maker
+from tilewright.graph.passes.match import all_finite, maker
 from tilewright.runtime.reference.small_weights import (
     DOMAIN,
     NBITS_DOMAIN,
@@ -110,6 +110,8 @@ def _rows(
 ) -> Weights | Refused:
     """Weights ``[K, N]`` with scales ``[groups, N]``."""
     depth, columns = codes.shape
+    if not all_finite(scale):  # the sum would be scaled, and a weight of 0 is NaN, not 0
+        return Refused(reason="a scale is NaN or infinite")
     if scale.size == 1:
         scale = np.broadcast_to(scale.reshape(1, 1), (1, columns))
         zero = None if zero is None else np.broadcast_to(zero.reshape(1, 1), (1, columns))

@@ -112,6 +112,10 @@ def test_transposed_blocks(flip: str) -> None:
 def test_what_does_not_fit_says_why() -> None:
     text = "d = DequantizeLinear<axis=0>(w, s) y = MatMul(x, d)"
     assert_refuses(make(IO, text, w=W, s=noise(8)), keep_weights_small, "for each row of weights")
+    text = "d = DequantizeLinear<axis=1>(w, s) y = MatMul(x, d)"
+    for worst in (np.inf, -np.inf, np.nan):
+        scales = np.where(np.arange(6) == 4, np.float32(worst), COLUMN)
+        assert_refuses(make(IO, text, w=W, s=scales), keep_weights_small, "NaN or infinite")
     text = "d = DequantizeLinear<axis=1, block_size=3>(w, s) y = MatMul(x, d)"
     model = make(IO, text, opset=21, w=W, s=noise(8, 2))
     assert_refuses(model, keep_weights_small, "along the columns")
