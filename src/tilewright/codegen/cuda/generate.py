@@ -13,15 +13,15 @@ from functools import cache
 from importlib.resources import files
 
 from tilewright.codegen.cuda.deep_tile import DeepTile
-from tilewright.codegen.cuda.layout import layout_of
+from tilewright.codegen.cuda.layout import Layout, layout_of
 from tilewright.codegen.cuda.plan import Draft, Shape
 from tilewright.codegen.cuda.scalar import unsupported
 from tilewright.codegen.cuda.tactics import Choice, choose
 from tilewright.codegen.cuda.tma_tile import TmaTile
 from tilewright.core.errors import UnsupportedOp
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Kernel, walk
-from tilewright.kernel.nest import prepare
+from tilewright.kernel.ir import Kernel, Stage, loaded, walk
+from tilewright.kernel.nest import Nest, prepare
 from tilewright.runtime.program import Launch
 
 _CHECK = "tw_checked("  # of an index that was read: prelude.cuh
@@ -89,19 +89,61 @@ def generate(
     names = dict.fromkeys(name for shape in shapes for name in shape.preludes)
     parts = [prelude(name) for name in ("prelude.cuh", *names)]
     parts += dict.fromkeys(shape.support for shape in shapes)
-    for number, (nest, choice) in enumerate(zip(nests, choices, strict=True)):
-        maps = [f"const __grid_constant__ TwMap map{k}" for k in range(len(choice.shape.matrices))]
-        parameters = ", ".join([layout.parameters(kernel, nest), *maps])
-        signature = f"{_head(choice.shape)} stage_{number}({parameters})"
-        begin = ["  tw_release();"] if choice.shape.releases else []
-        begin += [] if choice.shape.begins else ["  tw_begin();"]
-        parts.append("\n".join([f"{signature} {{", *begin, *choice.lines, "}\n"]))
+    groups = _groups(nests, choices)
+    for number, group in enumerate(groups):
+        parts.append(_function(kernel, layout, number, group))
     return GeneratedKernel(
         text="\n".join(parts),
         buffers=tuple(layout.buffers),
         dims=tuple(layout.dims),
-        stages=tuple(_stage(number, choice) for number, choice in enumerate(choices)),
+        stages=tuple(_stage(number, group) for number, group in enumerate(groups)),
     )
+
+
+def _groups(nests: list[Nest], choices: list[Choice]) -> list[list[tuple[Nest, Choice]]]:
+    """Stages that share a launch: neighbours that can and do not need each other."""
+    found: list[list[tuple[Nest, Choice]]] = []
+    for nest, choice in zip(nests, choices, strict=True):
+        group = found[-1] if found else []
+        before = [own.stage for own, _ in group]
+        alike = choice.shape.beside and all(
+            other.shape.beside and other.shape.threads == choice.shape.threads for _, other in group
+        )
+        if group and alike and not any(_meet(stage, nest.stage) for stage in before):
+            group.append((nest, choice))
+        else:
+            found.append([(nest, choice)])
+    return found
+
+
+def _meet(first: Stage, second: Stage) -> bool:
+    """Whether one of two stages stores what the other touches."""
+    stored = [{store.buffer for store in stage.stores} for stage in (first, second)]
+    touched = [own | set(loaded(*s.roots)) for own, s in zip(stored, (first, second), strict=True)]
+    return not (stored[0].isdisjoint(touched[1]) and stored[1].isdisjoint(touched[0]))
+
+
+def _function(kernel: Kernel, layout: Layout, number: int, group: list[tuple[Nest, Choice]]) -> str:
+    shapes = [choice.shape for _, choice in group]
+    first = shapes[0]
+    maps = [f"const __grid_constant__ TwMap map{k}" for k in range(len(first.matrices))]
+    stored = {store.buffer for nest, _ in group for store in nest.stage.stores}
+    parameters = ", ".join([layout.parameters(kernel, stored), *maps])
+    lines = [f"{_head(first)} stage_{number}({parameters}) {{"]
+    lines += ["  tw_release();"] if first.releases else []
+    lines += [] if first.begins else ["  tw_begin();"]
+    start = 0
+    for place, (_, choice) in enumerate(group):
+        own = list(choice.lines)
+        if choice.shape.beside:
+            own.insert(0, f"  const int block = (int)blockIdx.x - {start};")
+        if len(group) > 1:
+            start += choice.shape.grid[0].const
+            last = place == len(group) - 1
+            own = ["  {" if last else f"  if (blockIdx.x < {start}) {{", *own]
+            own.append("  }" if last else "  } else")
+        lines += own
+    return "\n".join([*lines, "}\n"])
 
 
 def _head(shape: Shape) -> str:
@@ -116,17 +158,20 @@ def prelude(name: str) -> str:
     return files("tilewright.codegen.cuda").joinpath(name).read_text()
 
 
-def _stage(number: int, choice: Choice) -> GeneratedStage:
-    shape = choice.shape
+def _stage(number: int, group: list[tuple[Nest, Choice]]) -> GeneratedStage:
+    choices = [choice for _, choice in group]
+    shapes = [choice.shape for choice in choices]
+    (x, *others), first = [shape.grid[0] for shape in shapes], shapes[0]
     launch = Launch(
         symbol=f"stage_{number}",
-        grid=shape.grid,
-        threads=shape.threads,
-        shared_bytes=shape.shared_bytes,
-        checked=any(_CHECK in line for line in choice.lines),
-        matrices=shape.matrices,
+        grid=(sum(others, x), *first.grid[1:]),
+        threads=first.threads,
+        shared_bytes=max(shape.shared_bytes for shape in shapes),
+        checked=any(_CHECK in line for choice in choices for line in choice.lines),
+        matrices=first.matrices,
     )
-    return GeneratedStage(launch=launch, tactic=shape.tactic, refused=choice.refused)
+    tactic = " beside ".join(shape.tactic for shape in shapes)
+    return GeneratedStage(launch=launch, tactic=tactic, refused=choices[0].refused)
 
 
 def _check_types(kernel: Kernel) -> None:

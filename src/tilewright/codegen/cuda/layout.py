@@ -8,12 +8,12 @@ number, which is what is reported.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tilewright.codegen.cuda.scalar import c_type
 from tilewright.core.shape import Dim
 from tilewright.kernel.ir import Kernel
-from tilewright.kernel.nest import Nest
 
 
 @dataclass(slots=True)
@@ -32,9 +32,8 @@ class Layout:
         """The parameter of a symbolic size."""
         return self.dims.setdefault(dim, f"d{len(self.dims)}")
 
-    def parameters(self, kernel: Kernel, nest: Nest) -> str:
-        """The parameter list of a stage; what it does not store is not aliased."""
-        stored = {store.buffer for store in nest.stage.stores}
+    def parameters(self, kernel: Kernel, stored: Collection[str]) -> str:
+        """The parameter list of a function; what it does not store is not aliased."""
         parts = []
         for buffer in kernel.buffers:
             kind, name = c_type(buffer.dtype), self.buffers[buffer.name]

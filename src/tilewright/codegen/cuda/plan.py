@@ -44,6 +44,8 @@ class Shape:
         releases: the next kernel may be launched when this one's last block is. Short blocks
             that need most of the GPU would wait for room behind blocks that only wait.
         begins: its code waits for the kernel before it (``tw_begin``) by itself.
+        beside: its code counts its blocks by ``block``, so that stages that do not need each other
+            can share a launch.
         preludes, support: C++ that its code needs.
         matrices: what the copy engine fetches from, parameters ``map0``, ``map1`` of its code.
     """
@@ -56,6 +58,7 @@ class Shape:
     resident: int = 1
     releases: bool = False
     begins: bool = False
+    beside: bool = False
     preludes: tuple[str, ...] = ()
     support: str = ""
     matrices: tuple[Matrix | Image, ...] = ()

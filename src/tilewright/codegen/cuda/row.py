@@ -149,10 +149,10 @@ def _write(
             writer.line(f"if (row >= {writer.dim(count)}) return;")
         writer.decode("row", [(axis.name, axis.extent) for axis in rows])
         for node in reductions:
-            _reduce(draft, writer, node, threads)
+            reduce_row(draft, writer, node, threads)
         if inner and len(inner) == 1 and vector.refusal(writer, inner[0]) is None:
             known.update(_known(writer, reductions))
-            with _packed(writer, inner[0], threads) as base:
+            with packed(writer, inner[0], threads) as base:
                 vector.write_points(writer, inner[0].name, base, known)
         elif inner:
             with _strided(writer, inner, threads):
@@ -201,7 +201,7 @@ def _read_early(writer: Writer, inner: list[Axis], loads: list[Load]) -> dict[Ex
     for node, name in names.items():
         kind = vector.pack_type(node.dtype)
         writer.line(f"{kind} {name}[{rounds}];")
-        with _packed(writer, inner[0], _WARP) as base:
+        with packed(writer, inner[0], _WARP) as base:
             writer.position[inner[0].name] = base
             writer.line(f"{name}[k] = tw_read_early((const {kind}*)&{writer.load(node)});")
     writer.line("tw_begin();")
@@ -218,7 +218,7 @@ def _strided(writer: Writer, axes: list[Axis], threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def _packed(writer: Writer, axis: Axis, threads: int) -> Iterator[str]:
+def packed(writer: Writer, axis: Axis, threads: int) -> Iterator[str]:
     """A loop in which each thread takes every ``threads``-th pack of neighbours."""
     count, base = (axis.extent // vector.WIDTH).const, writer.name("base")
     rounds = count // threads
@@ -239,7 +239,8 @@ def _known(writer: Writer, reductions: list[Reduce]) -> dict[Expr, str]:
     return {node: writer.value(node) for node in reductions}
 
 
-def _reduce(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:
+def reduce_row(draft: Draft, writer: Writer, node: Reduce, threads: int) -> None:
+    """A reduction by all threads of a row, numbered by ``lane``."""
     axes = draft.nest.reduce_axes[id(node)]
     if _is_packed(writer, node, axes):
         total = _reduce_packed(writer, node, axes[0], threads)
@@ -274,7 +275,7 @@ def _reduce_packed(writer: Writer, node: Reduce, axis: Axis, threads: int) -> st
     start = literal(identity_of(node.combiner, node.dtype), node.dtype)
     total = writer.name("acc")
     writer.line(f"{kind} {total} = {start};")
-    with _packed(writer, axis, threads) as base:
+    with packed(writer, axis, threads) as base:
         writer.position[axis.name] = base
         packs = vector.load_packs(writer, axis.name, [node.body])
         with vector.each_point(writer, axis.name, base, packs):

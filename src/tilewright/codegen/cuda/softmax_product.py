@@ -78,7 +78,7 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
     if not isinstance(below, Reduce) or below.combiner != "sum" or len(below.axes) != 1:
         return "the weights are not divided by their sum"
     keys = node.axes[0]
-    if not _alike(above, below.body, {keys.name: below.axes[0].name}):
+    if not alike(above, below.body, {keys.name: below.axes[0].name}):
         return "the weights are not divided by their sum"
     if not isinstance(above, Call) or above.op != "exp" or not isinstance(above.args[0], Call):
         return "the weights are no exponentials"
@@ -88,7 +88,7 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
     scores, highest = difference.args
     if not isinstance(highest, Reduce) or highest.combiner != "max" or len(highest.axes) != 1:
         return "the exponents are not relative to a maximum"
-    if not _alike(scores, highest.body, {keys.name: highest.axes[0].name}):
+    if not alike(scores, highest.body, {keys.name: highest.axes[0].name}):
         return "the maximum is of other scores"
     products = [part for part in walk(scores) if isinstance(part, Reduce)]
     if len(products) != 1 or products[0].combiner != "sum" or len(products[0].axes) != 1:
@@ -139,7 +139,7 @@ def _unguarded(weight: Expr) -> tuple[bool, Expr]:
     return False, weight
 
 
-def _alike(left: Expr, right: Expr, names: Mapping[str, str]) -> bool:
+def alike(left: Expr, right: Expr, names: Mapping[str, str]) -> bool:
     """Whether two expressions are equal but for names of axes."""
     if type(left) is not type(right) or left.dtype is not right.dtype:
         return False
@@ -152,7 +152,7 @@ def _alike(left: Expr, right: Expr, names: Mapping[str, str]) -> bool:
     if isinstance(left, Reduce) and isinstance(right, Reduce):
         pairs = zip(left.axes, right.axes, strict=True)
         names = {**names, **{a.name: b.name for a, b in pairs}}
-    return all(_alike(a, b, names) for a, b in zip(left.children, right.children, strict=True))
+    return all(alike(a, b, names) for a, b in zip(left.children, right.children, strict=True))
 
 
 def _label(node: Expr) -> object:

@@ -13,14 +13,25 @@ from dataclasses import dataclass
 from tilewright.codegen.cuda.attention import attention
 from tilewright.codegen.cuda.columns import columns
 from tilewright.codegen.cuda.contraction import contraction
+from tilewright.codegen.cuda.gemv import gemv
 from tilewright.codegen.cuda.pack import pack
 from tilewright.codegen.cuda.plan import Draft, Shape
 from tilewright.codegen.cuda.point import point
 from tilewright.codegen.cuda.row import row
 from tilewright.core.errors import InternalError
 
-TACTICS = (attention, contraction, pack, columns, row, point)
-OPTIONAL = ("attention", "tensor_core", "tma", "deep", "pack", "columns", "row", "split_depth")
+TACTICS = (attention, gemv, contraction, pack, columns, row, point)
+OPTIONAL = (
+    "attention",
+    "gemv",
+    "tensor_core",
+    "tma",
+    "deep",
+    "pack",
+    "columns",
+    "row",
+    "split_depth",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
