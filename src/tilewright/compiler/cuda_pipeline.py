@@ -24,12 +24,14 @@ from tilewright.compiler.depth_last import depth_last_program
 from tilewright.compiler.fold_columns import fold_columns_program
 from tilewright.compiler.join_attention import join_attention_program
 from tilewright.compiler.join_sums import join_sums_program
+from tilewright.compiler.join_vectors import join_vectors_program
 from tilewright.compiler.keep_float8 import keep_float8_program
 from tilewright.compiler.lanes_last import lanes_last_program
 from tilewright.compiler.narrow import narrow_program
 from tilewright.compiler.pad_channels import pad_channels_program
 from tilewright.compiler.pipeline import Build, describe, lower_model, read_constants
 from tilewright.compiler.placement import place
+from tilewright.compiler.pure_softmax import pure_softmax_program
 from tilewright.compiler.store_quantized import store_quantized_program
 from tilewright.core.dtypes import BFLOAT16, FLOAT16
 from tilewright.core.errors import BadOption
@@ -64,7 +66,10 @@ def compile_cuda_parts(model: Model, build: Build, *, verify_passes: bool = Fals
         lanes_last_program(draft, builder.constants, build.log, disabled, target.clusters)
     if narrow is not None and "attention" not in disabled:
         with build.stage("attention"):
+            pure_softmax_program(draft, build.log)
             join_attention_program(draft, builder.constants, build.log)
+    if narrow is not None and "gemv" not in disabled:
+        join_vectors_program(draft, build.log)
     if target.clusters and not {"tensor_core", "tma"} & set(disabled):
         join_sums_program(draft, builder.constants, build.log)
     store_quantized_program(draft, builder.constants, build.log)

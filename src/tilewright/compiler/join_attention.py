@@ -18,6 +18,8 @@ from typing import Any
 import numpy.typing as npt
 
 from tilewright.codegen.cuda.attention import attention_refusal
+from tilewright.codegen.cuda.decode import decode_refusal
+from tilewright.codegen.cuda.softmax_product import joined_rows
 from tilewright.compiler.build_program import DraftProgram, DraftSegment
 from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from tilewright.core.record import DecisionLog
@@ -160,6 +162,7 @@ def _joined(
     inner = rewrite(inner, lambda node: _simpler(node, constants))
     rounded = inner.cast(weights.dtype)
     value = rewrite(value, lambda node: rounded if node is weights else None)
+    value = state.inline(value, lambda body, _: _is_joined(body))
     store = replace(kernel.stages[0].stores[0], value=value)
     sources = [s for name in state.absorbed for s in makers[name].sources]
     buffers = {b.name: b for name in state.absorbed for b in makers[name].inputs}
@@ -173,7 +176,7 @@ def _joined(
         sources=tuple(dict.fromkeys((*sources, *kernel.sources))),
     )
     reason = attention_refusal(made)
-    if reason is not None:
+    if reason is not None and decode_refusal(made) is not None:
         log.add("attention", "+".join(kernel.sources), "separate kernels", (("join", reason),))
         return None
     log.add("attention", "+".join(made.sources), f"one kernel of {len(state.absorbed) + 1}")
@@ -223,6 +226,13 @@ def _is_elementwise(value: Expr, constants: Mapping[str, Array]) -> bool:
     """Whether a value is computed from float16 values and constants, without a reduction."""
     loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer not in constants]
     return not _reductions(value) and all(node.dtype is not FLOAT32 for node in loads)
+
+
+def _is_joined(value: Expr) -> bool:
+    """Whether a value is one of two along an axis: past and new keys."""
+    axes = [node.name for node in walk(value) if isinstance(node, AxisVar)]
+    rows = [joined_rows(value, axis) for axis in axes]
+    return any(found is not None and len(found.loads) == 2 for found in rows)
 
 
 def _is_softmax(value: Expr) -> bool:

@@ -86,18 +86,22 @@ def _match(draft: Draft) -> tuple[SoftmaxProduct, list[Axis], Axis, Axis] | str:
     parts = softmax_product(nest.stage.stores[0].value)
     if isinstance(parts, str):
         return parts
-    q, k, v = (draft.varies_with(load) for load in (parts.q, parts.k, parts.v))
+    q, k, v = (draft.varies_with(load) for load in _loads(parts))
     rows = [axis for axis in nest.axes if axis.name in q - k - v]
     width = [axis for axis in nest.axes if axis.name in v - q - k]
     batch = [axis for axis in nest.axes if axis not in rows and axis not in width]
     if len(rows) != 1 or len(width) != 1:
         return "queries, keys and values have other axes than attention"
     depth = nest.reduce_axes[id(parts.products)][0]
-    for load, last in ((parts.q, depth), (parts.k, depth), (parts.v, width[0])):
+    for load, last in zip(_loads(parts), (depth, depth, width[0]), strict=True):
         reason = _unfit(draft, load, last)
         if reason is not None:
             return reason
     return parts, batch, rows[0], width[0]
+
+
+def _loads(parts: SoftmaxProduct) -> tuple[Load, Load, Load]:
+    return parts.q, parts.k.loads[0], parts.v.loads[0]
 
 
 def _unfit(draft: Draft, load: Load, last: Axis) -> str | None:
@@ -129,10 +133,11 @@ def _write(
     writer.line(f"const int down = (M + {16 * warps - 1}) / {16 * warps};")
     writer.line("const int group = (int)(blockIdx.x / (u32)down);")
     writer.decode("group", [(axis.name, axis.extent) for axis in batch])
+    q, k, v = _loads(parts)
     for letter, load, row, last, limit in (
-        ("q", parts.q, rows, depth, "M"),
-        ("k", parts.k, keys, depth, "N"),
-        ("v", parts.v, keys, width, "N"),
+        ("q", q, rows, depth, "M"),
+        ("k", k, keys, depth, "N"),
+        ("v", v, keys, width, "N"),
     ):
         _write_load(writer, letter, nest.loads[id(load)], load, row, last, limit)
     terms = _terms(draft, parts, rows.name)
@@ -162,7 +167,7 @@ def _write(
                 writer.stores()
     sizes = f"{depth.extent.const}, {width.extent.const}, {warps}, {max(1, len(terms))}"
     guarded = "true" if parts.guarded else "false"
-    elements = elements_of(parts.v.dtype, parts.v.dtype, FLOAT32)
+    elements = elements_of(q.dtype, q.dtype, FLOAT32)
     assert elements is not None
     first = f"(int)(blockIdx.x % (u32)down) * {16 * warps}"
     writer.line(

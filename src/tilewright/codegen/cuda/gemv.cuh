@@ -1,9 +1,10 @@
-// Rows of weights times one vector: each is read once, past the first cache.
+// Rows of weights times one vector: each is read once, past the first cache. No load of constants
+// (.nc): those would be moved to where they are needed, after the kernel before has ended.
 #ifdef __CUDACC__
 TW_FN TwPack<u16, 8> tw_stream8(const u16* p) {
   TwPack<u32, 4> x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3]) : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3]) : "l"(p) : "memory");
   return tw_bits<TwPack<u16, 8>>(x);
 }
 #else

@@ -12,8 +12,9 @@ Not here: what is put into one kernel (compiler.join_vectors).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.codegen.cuda import vector
 from tilewright.codegen.cuda.operands import CHUNK, draft_of
@@ -25,6 +26,7 @@ from tilewright.codegen.cuda.writer import Writer
 from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilewright.core.shape import Dim, product
 from tilewright.kernel.ir import Axis, Call, Cast, Expr, Kernel, Load, Reduce, walk
+from tilewright.kernel.nest import prepare
 
 NAME = "gemv"
 _WARPS = 8
@@ -64,16 +66,37 @@ def gemv(draft: Draft, writer: Writer, disabled: Collection[str]) -> Shape | Ref
         shared_bytes=found[0].axis.extent.const * stored.storage_bytes,
         releases=True,
         begins=True,
+        plain=True,
         beside=True,
         preludes=("tensor_core.cuh", "gemv.cuh"),
     )
 
 
-def gemv_refusal(kernel: Kernel) -> str | None:
-    """Why the first stage of a kernel is not computed this way, or None."""
-    draft = draft_of(kernel)
+def gemv_refusal(kernel: Kernel, stage: int = 0) -> str | None:
+    """Why a stage of a kernel is not computed this way, or None."""
+    draft = _draft(kernel, stage)
     found = _match(draft, draft.writer())
     return found if isinstance(found, str) else None
+
+
+def blocks_of(kernel: Kernel) -> float:
+    """Blocks of all stages; infinity if one is not computed this way."""
+    total = 0
+    for number in range(len(kernel.stages)):
+        draft = _draft(kernel, number)
+        found = _match(draft, draft.writer())
+        if isinstance(found, str):
+            return math.inf
+        count = product(axis.extent for axis in draft.nest.axes).const
+        total += -(
+            -count * _warps(found[0].axis.extent.const // CHUNK, len(found), count) // _WARPS
+        )
+    return total
+
+
+def _draft(kernel: Kernel, stage: int) -> Draft:
+    own = draft_of(kernel)
+    return own if stage == 0 else replace(own, nest=prepare(kernel, kernel.stages[stage]))
 
 
 def _warps(chunks: int, sums: int, count: int) -> int:

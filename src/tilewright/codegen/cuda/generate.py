@@ -91,7 +91,7 @@ def generate(
     parts += dict.fromkeys(shape.support for shape in shapes)
     groups = _groups(nests, choices)
     for number, group in enumerate(groups):
-        parts.append(_function(kernel, layout, number, group))
+        parts.append(_function(kernel, layout, number, group, known))
     return GeneratedKernel(
         text="\n".join(parts),
         buffers=tuple(layout.buffers),
@@ -123,12 +123,20 @@ def _meet(first: Stage, second: Stage) -> bool:
     return not (stored[0].isdisjoint(touched[1]) and stored[1].isdisjoint(touched[0]))
 
 
-def _function(kernel: Kernel, layout: Layout, number: int, group: list[tuple[Nest, Choice]]) -> str:
+def _function(
+    kernel: Kernel,
+    layout: Layout,
+    number: int,
+    group: list[tuple[Nest, Choice]],
+    constants: Collection[str],
+) -> str:
     shapes = [choice.shape for _, choice in group]
     first = shapes[0]
     maps = [f"const __grid_constant__ TwMap map{k}" for k in range(len(first.matrices))]
     stored = {store.buffer for nest, _ in group for store in nest.stage.stores}
-    parameters = ", ".join([layout.parameters(kernel, stored), *maps])
+    parameters = ", ".join(
+        [layout.parameters(kernel, stored, constants if first.plain else None), *maps]
+    )
     lines = [f"{_head(first)} stage_{number}({parameters}) {{"]
     lines += ["  tw_release();"] if first.releases else []
     lines += [] if first.begins else ["  tw_begin();"]

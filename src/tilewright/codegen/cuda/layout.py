@@ -32,13 +32,22 @@ class Layout:
         """The parameter of a symbolic size."""
         return self.dims.setdefault(dim, f"d{len(self.dims)}")
 
-    def parameters(self, kernel: Kernel, stored: Collection[str]) -> str:
-        """The parameter list of a function; what it does not store is not aliased."""
+    def parameters(
+        self, kernel: Kernel, stored: Collection[str], alone: Collection[str] | None = None
+    ) -> str:
+        """The parameter list of a function.
+
+        Args:
+            stored: what it stores.
+            alone: what nobody stores while it runs; None: all that it does not store itself.
+        """
         parts = []
         for buffer in kernel.buffers:
             kind, name = c_type(buffer.dtype), self.buffers[buffer.name]
+            is_alone = alone is None or buffer.name in alone
+            restrict = " __restrict__" if is_alone else ""
             is_stored = buffer.name in stored
-            parts.append(f"{kind}* {name}" if is_stored else f"const {kind}* __restrict__ {name}")
+            parts.append(f"{kind}* {name}" if is_stored else f"const {kind}*{restrict} {name}")
         parts += [f"s64 {name}" for name in self.dims.values()]
         return ", ".join([*parts, "s64 step", "int* status", "int call"])
 

@@ -46,6 +46,8 @@ class Shape:
         begins: its code waits for the kernel before it (``tw_begin``) by itself.
         beside: its code counts its blocks by ``block``, so that stages that do not need each other
             can share a launch.
+        plain: what other kernels write is read by plain loads, which stay after ``tw_begin``; a
+            compiler may move loads of what nobody writes (``__restrict__``) before it.
         preludes, support: C++ that its code needs.
         matrices: what the copy engine fetches from, parameters ``map0``, ``map1`` of its code.
     """
@@ -59,6 +61,7 @@ class Shape:
     releases: bool = False
     begins: bool = False
     beside: bool = False
+    plain: bool = False
     preludes: tuple[str, ...] = ()
     support: str = ""
     matrices: tuple[Matrix | Image, ...] = ()

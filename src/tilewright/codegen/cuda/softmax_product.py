@@ -27,6 +27,14 @@ from tilewright.kernel.ir import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Keys or values: rows of one load, or ``past`` rows of the first and the rest of a second."""
+
+    loads: tuple[Load, ...]
+    past: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxProduct:
     """The parts: ``scores`` is a function of ``products`` and of the axis of ``total``."""
@@ -35,8 +43,8 @@ class SoftmaxProduct:
     scores: Expr
     products: Reduce
     q: Load
-    k: Load
-    v: Load
+    k: Rows
+    v: Rows
     guarded: bool
 
     @property
@@ -44,12 +52,23 @@ class SoftmaxProduct:
         """The axis that the softmax runs along."""
         return self.total.axes[0]
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether keys or values are of two loads."""
+        return len(self.k.loads) + len(self.v.loads) > 2
 
-def softmax_product(value: Expr) -> SoftmaxProduct | str:
-    """The parts of a value, or what it lacks."""
+
+def softmax_product(value: Expr, *, joined: bool = False) -> SoftmaxProduct | str:
+    """The parts of a value, or what it lacks.
+
+    Args:
+        joined: keys and values may be of two loads.
+    """
     for node in walk(value):
         if isinstance(node, Reduce) and node.combiner == "sum" and len(node.axes) == 1:
             found = _weighted(node)
+            if not isinstance(found, str) and not joined and found.is_joined:
+                return "keys or values of two buffers"
             if not isinstance(found, str):
                 return found
     return "no sum of values that a softmax weighs"
@@ -60,16 +79,16 @@ def _weighted(node: Reduce) -> SoftmaxProduct | str:
     if not isinstance(body, Call) or body.op != "mul":
         return "no product"
     for first, second in (body.args, body.args[::-1]):
-        v = _half(second)
+        v = _rows(second, node.axes[0].name)
         rounded = first.arg if isinstance(first, Cast) else None
-        if v is None or not isinstance(rounded, Cast) or rounded.dtype is not v.dtype:
+        if v is None or not isinstance(rounded, Cast) or rounded.dtype is not v.loads[0].dtype:
             continue
         if rounded.arg.dtype is FLOAT32:
             return _softmax(node, rounded.arg, v)
     return "the weights are not rounded to float16 or bfloat16"
 
 
-def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
+def _softmax(node: Reduce, weight: Expr, v: Rows) -> SoftmaxProduct | str:
     guarded, weight = _unguarded(weight)
     parts = _quotient(weight)
     if parts is None:
@@ -96,14 +115,36 @@ def _softmax(node: Reduce, weight: Expr, v: Load) -> SoftmaxProduct | str:
     factors = products[0].body
     if not isinstance(factors, Call) or factors.op != "mul":
         return "the scores are not of one product"
-    q, k = (_half(part) for part in factors.args)
-    if q is None or k is None or {q.dtype, k.dtype} != {v.dtype}:
+    name = keys.name
+    first, second = factors.args if name not in factors.args[0].free_axes else factors.args[::-1]
+    q, k = _half(first), _rows(second, name)
+    if q is None or k is None or {q.dtype, k.loads[0].dtype} != {v.loads[0].dtype}:
         return "queries and keys are not stored as values are"
-    if keys.name in q.free_axes:
-        q, k = k, q
     return SoftmaxProduct(
         total=node, scores=scores, products=products[0], q=q, k=k, v=v, guarded=guarded
     )
+
+
+def joined_rows(node: Expr, keys: str) -> Rows | None:
+    """Rows of ``j < past ? load : load`` along an axis, or of a load."""
+    if isinstance(node, Load):
+        return Rows((node,))
+    if not isinstance(node, Call) or node.op != "select":
+        return None
+    test, *loads = node.args
+    if not isinstance(test, Call) or test.op != "lt":
+        return None
+    axis, past = test.args
+    if not isinstance(axis, AxisVar) or axis.name != keys or not isinstance(past, Const):
+        return None
+    found = tuple(part for part in loads if isinstance(part, Load))
+    return Rows(found, int(past.value)) if len(found) == 2 else None
+
+
+def _rows(node: Expr, keys: str) -> Rows | None:
+    if isinstance(node, Cast) and node.arg.dtype in (FLOAT16, BFLOAT16) and not node.bits:
+        return joined_rows(node.arg, keys)
+    return None
 
 
 def _half(node: Expr) -> Load | None:

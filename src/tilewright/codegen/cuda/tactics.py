@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tilewright.codegen.cuda.attention import attention
 from tilewright.codegen.cuda.columns import columns
 from tilewright.codegen.cuda.contraction import contraction
+from tilewright.codegen.cuda.decode import decode
 from tilewright.codegen.cuda.gemv import gemv
 from tilewright.codegen.cuda.pack import pack
 from tilewright.codegen.cuda.plan import Draft, Shape
@@ -20,8 +21,9 @@ from tilewright.codegen.cuda.point import point
 from tilewright.codegen.cuda.row import row
 from tilewright.core.errors import InternalError
 
-TACTICS = (attention, gemv, contraction, pack, columns, row, point)
+TACTICS = (decode, attention, gemv, contraction, pack, columns, row, point)
 OPTIONAL = (
+    "decode",
     "attention",
     "gemv",
     "tensor_core",

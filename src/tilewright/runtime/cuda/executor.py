@@ -365,8 +365,11 @@ class CudaExecutor(Executor):
         stream, run.is_busy = run.stream, True
         context.use_on(stream)
         arrays = [self._input_there(run, spec) for spec in plan.inputs]
-        for name, shape, dtype, size in plan.outputs:
-            block = self.blocks.take_size(size, stream, name)
+        # Results of the run before were dropped in their order and the last block is handed out
+        # first: so each output gets the block it had, and the launches stay as they are.
+        blocks = [self.blocks.take_size(o[3], stream, o[0]) for o in reversed(plan.outputs)]
+        for name, shape, dtype, _ in plan.outputs:
+            block = blocks.pop()
             array = DeviceArray(block.address, shape, dtype, self.device, stream, block)
             run.values[name] = array
             arrays.append(array)

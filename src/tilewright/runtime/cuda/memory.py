@@ -19,7 +19,8 @@ import numpy.typing as npt
 from tilewright.core.errors import OutOfMemory
 from tilewright.runtime.cuda.driver import Device, bindings, check, pin
 
-_MAX_IDLE = 8  # of one size
+_MAX_IDLE = 8  # of one size,
+_IDLE_BYTES = 1 << 18  # or as many as have so many bytes together
 _SMALLEST = 512
 _WORD_BYTES = 4
 LEGACY = 1  # the handle of the default stream, which other streams of its kind wait for
@@ -128,7 +129,7 @@ class BlockPool:
     def give_back(self, size: int, kept: Kept) -> None:
         """Keeps a block that nothing refers to any more, or frees it."""
         idle = self._idle.setdefault(size, deque())
-        if self._closed or len(idle) >= _MAX_IDLE:
+        if self._closed or len(idle) >= max(_MAX_IDLE, _IDLE_BYTES // max(size, 1)):
             _free(kept)
         else:
             idle.append(kept)

@@ -6,10 +6,11 @@ Input -> Output: sizes -> a kernel (inputs are made by ``contractions.feeds_of``
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, Expr, Kernel, call, constant, reduce_axes, select
+from tilewright.kernel.ir import Axis, Buffer, Expr, Kernel, call, constant, reduce_axes, select
 from unit.codegen.cpu.kernels import buffer, pure
 
 
@@ -25,6 +26,7 @@ def attention(
     guarded: bool = False,
     causal: bool = False,
     inverse: bool = False,
+    past: int = 0,
     dtype: DType = FLOAT16,
 ) -> Kernel:
     """``softmax(q k^T / sqrt(width) + mask) v`` of [2, heads, ..].
@@ -32,6 +34,7 @@ def attention(
     Args:
         wide: elements of a value, if not ``width``.
         packed: operands are [2, length, heads * width], and so is the result.
+        past: so many of the first keys and values are those of ``old_k`` and ``old_v``.
         inverse: weights are multiplied by the inverse of their sum.
         hidden: so many of the last keys get -inf; all of them for the first query.
     """
@@ -51,6 +54,12 @@ def attention(
         for name, length, size in (("q", queries, width), ("k", keys, width), ("v", keys, wide))
     )
     mask = buffer("mask", 2, keys)
+    before: tuple[Buffer, ...] = ()
+    if past:
+        before = tuple(buffer(f"old_{n}", 2, heads, past, width, dtype=dtype) for n in "kv")
+        new = [buffer(n, 2, heads, keys - past, width, dtype=dtype) for n in "kv"]
+        pairs = [(own, _joined(old, own, past)) for old, own in zip(before, new, strict=True)]
+        (k, k_at), (v, v_at) = pairs  # type: ignore[assignment]
 
     def score(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         c = Axis("c", Dim.of(width))
@@ -77,7 +86,14 @@ def attention(
         out = buffer("out", 2, queries, heads, wide, dtype=dtype)
         return pure(out, (q, k, v, mask), lambda b, i, h, d: body(b, h, i, d))  # type: ignore[arg-type]
     out = buffer("out", 2, heads, queries, wide, dtype=dtype)
-    return pure(out, (q, k, v, mask), body)  # type: ignore[arg-type]
+    return pure(out, (q, k, v, mask, *before), body)  # type: ignore[arg-type]
+
+
+def _joined(old: Buffer, new: Buffer, past: int) -> Callable[..., Expr]:
+    def at(b: Expr, h: Expr, j: Expr, d: Expr) -> Expr:
+        return select(j.lt(past), old[b, h, j, d], new[b, h, j - past, d])
+
+    return at
 
 
 IN_BFLOAT16 = attention(2, 33, 70, 64, packed=True, hidden=9, guarded=True, dtype=BFLOAT16)
@@ -91,4 +107,10 @@ ATTENTIONS: dict[str, Kernel] = {
     "causal": attention(1, 80, 80, 32, causal=True),
     "hidden": attention(1, 18, 150, 32, hidden=90),
     "128 wide": attention(1, 17, 65, 128),
+}
+DECODES: dict[str, Kernel] = {
+    "a token": attention(2, 1, 300, 64),
+    "a group, several rounds": attention(1, 4, 700, 64, past=699),
+    "128 wide": attention(1, 2, 130, 128, past=100),
+    "in bfloat16": attention(1, 3, 140, 64, dtype=BFLOAT16),
 }
