@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from tilewright.core.record import DecisionLog
 from tilewright.core.shape import Dim
-from tilewright.kernel.ir import Axis, AxisVar, Buffer, Expr, Kernel, Load, Stage, load, walk
+from tilewright.kernel.blocked import accesses
+from tilewright.kernel.ir import Axis, AxisVar, Buffer, Expr, Kernel, Load, Stage, load
 from tilewright.kernel.traverse import transform
 from tilewright.lower.context import Item, View
 from tilewright.lower.strassen import is_image
@@ -120,22 +121,19 @@ def _size(dim: Dim, images: Dim) -> int:
     return 1 if dim == images else _USUAL_SIZE
 
 
-def _axes(chain: Sequence[Kernel], dim: int) -> list[str] | None:
-    """Each kernel's axis that indexes the dim of all values handed on, or None."""
-    found: list[str] = []
-    for number, kernel in enumerate(chain):
-        own = {k.outputs[0].name for k in chain[max(0, number - 1) : number + 1]}
-        if number + 1 == len(chain):
-            own.discard(kernel.outputs[0].name)
-        stage = kernel.stages[0]
-        indices = [store.index[dim] for store in stage.stores if store.buffer in own]
-        indices += [
-            n.index[dim] for n in walk(*stage.roots) if isinstance(n, Load) and n.buffer in own
-        ]
+def _axes(chain: Sequence[Kernel], dim: int) -> list[str | None] | None:
+    """Each stage's axis that indexes the dim of all values handed on, or None.
+
+    A stage that touches none of them, as of a border, has no such axis: it stays as it is.
+    """
+    handed = {kernel.outputs[0].name for kernel in chain[:-1]}
+    found: list[str | None] = []
+    for stage in (stage for kernel in chain for stage in kernel.stages):
+        indices = [index[dim] for name, index in accesses(stage) if name in handed]
         names = {index.name if isinstance(index, AxisVar) else "" for index in indices}
-        if len(names) != 1 or not names <= {axis.name for axis in stage.axes}:
+        if len(names) > 1 or not names <= {axis.name for axis in stage.axes}:
             return None
-        found += names
+        found.append(min(names, default=None))
     return found
 
 
@@ -145,8 +143,12 @@ def _joined(chain: Sequence[Kernel], dim: int, count: int) -> Kernel:
     band = Axis("band", extent.ceildiv(count))
     names = {value.name for value in values}
     stages = [
-        in_step(kernel.stages[0], axis, band, count, dict.fromkeys(names, dim))
-        for kernel, axis in zip(chain, _axes(chain, dim) or (), strict=True)
+        stage if axis is None else in_step(stage, axis, band, count, dict.fromkeys(names, dim))
+        for stage, axis in zip(
+            (stage for kernel in chain for stage in kernel.stages),
+            _axes(chain, dim) or (),
+            strict=True,
+        )
     ]
     short = tuple(
         replace(v, shape=(*v.shape[:dim], Dim.of(count), *v.shape[dim + 1 :])) for v in values
@@ -157,7 +159,7 @@ def _joined(chain: Sequence[Kernel], dim: int, count: int) -> Kernel:
         name=f"{last.name} in bands",
         inputs=tuple(inputs.values()),
         temporaries=short,
-        stages=(*stages, *last.stages[1:]),
+        stages=tuple(stages),
         steps=band,
     )
 

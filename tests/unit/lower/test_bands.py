@@ -104,3 +104,36 @@ def test_a_chain_that_ends_in_a_single_number_has_no_band() -> None:
     engine = tw.compile(model, verify=False, cache=None)
     assert _bands(engine) == []
     assert engine.run({"x": np.ones((5, 64), np.float32)})["y"] == 0
+
+
+def test_every_piece_of_a_last_kernel_goes_in_bands() -> None:
+    """What is added to a convolution is a Concat, whose parts have loops of their own."""
+    rng = np.random.default_rng(4)
+    model = model_of(
+        [
+            node("Mul", ["x", "c"], ["s"]),
+            node("Sigmoid", ["s"], ["g"]),
+            node("Mul", ["s", "g"], ["a"]),
+            node("Relu", ["a"], ["b"]),
+            node("Concat", ["a", "b"], ["both"], axis=1),
+            node("ReduceMax", ["both", "axes"], ["most"]),
+            node("Sub", ["both", "most"], ["v"]),
+            node("Conv", ["v", "w"], ["conv"], pads=PADS),
+            node("Relu", ["conv"], ["r"]),
+            node("Add", ["v", "r"], ["sum"]),
+            node("MaxPool", ["sum"], ["y"], kernel_shape=[2, 2], strides=[2, 2], pads=PADS),
+        ],
+        inputs=[tensor_info("x", ["n", 8, "h", "w"])],
+        outputs=["y"],
+        weights={
+            "c": rng.standard_normal((8, 1, 1)).astype(np.float32),
+            "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
+            "axes": np.array([2, 3]),
+        },
+        opset=21,
+    )
+    engine = tw.compile(model, verify=False, cache=None)
+    assert _bands(engine)
+    for height in (2, 6, 13):
+        x = rng.standard_normal((2, 8, height, 5)).astype(np.float32)
+        assert _error(engine, model, x) <= 2e-5
