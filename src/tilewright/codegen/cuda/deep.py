@@ -95,7 +95,9 @@ def write_deep(draft: Draft, writer: Writer, found: Match, name: str) -> Shape:
     write_store(writer, found)
     fixed = found.right.source is not None and found.right.source.buffer in draft.constants
     down, across = tile.warps
-    held = tile.holding(-(-units.const // DEPTH) if units.is_const else tile.stages)
+    # Products of 16 bits were timed with what all steps in flight need.
+    is_short = elements.bytes == 1 and units.is_const
+    held = tile.holding(-(-units.const // DEPTH)) if is_short else tile
     parameters = (
         f"{elements.name}, {tile.rows}, {tile.columns}, {down}, {across}, {tile.stages}, "
         f"{tile.split}, {tile.panel}"
