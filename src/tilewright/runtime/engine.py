@@ -221,10 +221,11 @@ class Engine:
             BadTarget: the engine is for another processor.
             CorruptEngine: the file that it was loaded from was written over.
         """
-        if self._steady is not None and not inputs and type(feeds) is dict:
+        one_way = inputs if feeds is None else None if inputs else feeds
+        if self._steady is not None and type(one_way) is dict:
             if self._file is not None:
                 self._file.check()  # else pages that are gone end the process
-            found = self._steady(feeds)
+            found = self._steady(one_way)
             if found is not None:
                 if self._file is not None:
                     self._file.check()

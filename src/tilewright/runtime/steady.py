@@ -125,15 +125,18 @@ class SteadyRuns:
         """
         if len(feeds) != len(self._inputs):
             return None
-        addresses, shapes = self._no_addresses.copy(), []
+        # The caller's dict may change meanwhile: ``arrays`` holds what kernels read.
+        addresses, arrays, shapes = self._no_addresses.copy(), [], []
         for name, dtype, number in self._inputs:
             array = feeds.get(name)
             if (
                 type(array) is not np.ndarray
-                or array.dtype is not dtype
+                # An array that was pickled has a dtype object of its own.
+                or (array.dtype is not dtype and array.dtype != dtype)
                 or array.flags.num & _PLAIN != _PLAIN
             ):
                 return None
+            arrays.append(array)
             shapes.append(array.shape)
             addresses[number] = address_of(array)
         known = self._known.get(tuple(shapes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -151,6 +153,35 @@ def test_feeds_that_cannot_be_written_to_are_read(engine: tw.Engine) -> None:
     for array in feeds.values():
         array.flags.writeable = False
     _same(engine.run(feeds), expected)
+
+
+def test_arrays_live_until_kernels_end_though_the_dict_changes(
+    engine: tw.Engine, steady: SteadyRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeds = _feeds()
+    expected = engine.run(feeds)
+    read, run = [weakref.ref(array) for array in feeds.values()], steady._run
+
+    def run_of_changed(context: Any) -> None:
+        feeds.clear()
+        assert all(array() is not None for array in read)
+        run(context)
+
+    monkeypatch.setattr(steady, "_run", run_of_changed)
+    _same(steady(feeds) or {}, expected)
+
+
+def test_arrays_of_another_process_take_it(engine: tw.Engine, steady: SteadyRuns) -> None:
+    feeds = _feeds()
+    sent = pickle.loads(pickle.dumps(feeds))  # noqa: S301  (our own)
+    _same(steady(sent) or {}, engine.run(feeds))
+
+
+def test_keywords_take_it(engine: tw.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = _feeds()
+    first = engine.run(feeds)
+    monkeypatch.setattr(engine, "_run", None)
+    _same(engine.run(**feeds), first)
 
 
 def test_results_are_never_overwritten(engine: tw.Engine) -> None:
