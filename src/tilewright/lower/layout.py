@@ -292,7 +292,11 @@ def _fine_buffers(
         if _unblockable(buffer, touched[name], segment, segment.least_block) is None:
             members[name] = buffer.shape[_CHANNELS]
     stages = [stage for kernel in segment.kernels for stage in kernel.stages]
-    whole = whole_buffers(stages, members, _CHANNELS, segment.least_block)
+    whole = {
+        name: size
+        for name, size in whole_buffers(stages, members, _CHANNELS, segment.least_block).items()
+        if not any(buffer.dtype is BFLOAT16 for buffer in segment.writers[name].inputs)
+    }  # dot products of pairs sum up for whole vectors of channels
     if segment.least_block == segment.block:
         return set(), whole
     fine = fine_buffers(stages, members, _CHANNELS, segment.block, segment.least_block)
